@@ -142,14 +142,10 @@ def ingest(
         items = ItemTexts(tables)
         survey = Survey(reader.form.texts_are_values, options.spelling, whole=False)
         shaper = _shaper(reader.form, time, mapping, layout, options.shaping, tables)
-        try:
+        with _naming_words(source, form, mapping, options):
             spools, seen, left_out = spool_rows(
                 reader, scratch, canonicaliser, items, aside, report, survey, shaper, read_erased(store)
             )
-        except UnknownFlag as error:
-            live = mapping.get(LIVE) == error.column
-            words = _words_of(SourceReader(source, form, options.csv), error.column, live, options.spelling)
-            raise DataError(f"{error}{words}") from error
         if layout is ROWS:
             refuse_far_spans(span, seen, _known_rows(store), options.bounded)
         else:
@@ -160,7 +156,6 @@ def ingest(
         choice = VersionContext(store, layout, options.known, scratch, options.spelling)
         spans = _commit(choice, span, built, spools, canonicaliser, items, report)
         join, unjoined = _joined(store, canonicaliser, spans)
-        texts = _text_notes(store) if canonicaliser.ids_alone else ()
         joined = [join.sentence] if join is not None and not unjoined else []
         columns = tuple(surveyed(survey, canonicaliser))
         return IngestSummary(
@@ -174,7 +169,7 @@ def ingest(
                 *unjoined,
                 *_few(store, layout, spans),
             ),
-            notes=(*_notes(reader, items, aside, shaper, left_out), *texts, *joined),
+            notes=(*_notes(reader, items, aside, shaper, left_out), *_text_notes(store, canonicaliser), *joined),
             join=join,
         )
 
@@ -222,6 +217,19 @@ def _shaper(
     return Shaper(shaping, taken_apart(named), taken_apart(shaping.explode), row_id, complete, tables)
 
 
+@contextlib.contextmanager
+def _naming_words(
+    source: PurePath, form: Format | None, mapping: Mapping[str, str], options: IngestOptions
+) -> Iterator[None]:
+    """Add to the error about a word for deleted all words of its column."""
+    try:
+        yield
+    except UnknownFlag as error:
+        live = mapping.get(LIVE) == error.column
+        words = _words_of(SourceReader(source, form, options.csv), error.column, live, options.spelling)
+        raise DataError(f"{error}{words}") from error
+
+
 def _words_of(reader: SourceReader, column: str, live: bool, spelling: Spelling) -> str:
     """Return the end of an error about a word for deleted: all words of its column, and the options that read them."""
     take_apart = taken_apart([column])
@@ -263,8 +271,10 @@ def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside, shaper: Shap
         yield f"rows without an id in {' or '.join(shaper.shaping.explode)}: {shaper.without:,}, left out"
 
 
-def _text_notes(store: Store) -> Iterator[str]:
+def _text_notes(store: Store, canonicaliser: Canonicaliser) -> Iterator[str]:
     """Yield the remark on rows of ids alone."""
+    if not canonicaliser.ids_alone:
+        return
     none = "" if list_feeds(store) else ", and the workspace has no feed yet; ingest it with --items FILE"
     yield f"rows name their items by id alone: validate takes each text from the item feed{none}"
 
