@@ -99,7 +99,7 @@ def ingest(
     span: SpanKind,
     mapping: Mapping[str, str],
     layout: Layout = ROWS,
-    progress: Callable[[Progress], None] | None = None,
+    report: Callable[[Progress], None] = lambda _: None,
     options: IngestOptions = DEFAULTS,
 ) -> IngestSummary:
     """Split the records of `source` into spans, and commit the new and the changed spans.
@@ -113,7 +113,7 @@ def ingest(
         form: None: the names of the files give it.
         time: the source column with the time, as `parse_time` reads it, or the time of all records.
         mapping: name in `layout` -> source column; `a.b` is the part b of a nested column a.
-        progress: called regularly, first with bytes read, then with spans written.
+        report: called regularly, first with bytes read, then with spans written.
 
     Raises:
         ConfigError: a wrong path or mapping, a span kind other than the workspace's, or, without `options.known`, spans
@@ -130,7 +130,6 @@ def ingest(
     reader = SourceReader(source, form, options.csv, None if options.set_aside is None else aside.take_line)
     times = believed(dt.datetime.now(dt.UTC), options.not_before, options.not_after)
     canonicaliser = Canonicaliser(reader.form, time, span, mapping, layout, times, options.spelling)
-    report = progress or (lambda _: None)
     temporary = f"the temporary folder {tempfile.gettempdir()}"
     with (
         _frugal_arrow(),

@@ -7,6 +7,7 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from tasks.contracts.jobs import Progress
 from tasks.contracts.spans import SpanKind
@@ -70,33 +71,7 @@ def look(
         DataError: a file is empty, damaged, or not of its format, or too many of its lines can't be read.
     """
     _refuse_encoder(source)
-    unreadable: list[DataError] = []
-    reader = SourceReader(source, options.form, options.csv, lambda _, error: unreadable.append(error))
-    survey = Survey(reader.form.texts_are_values, options.spelling)
-    what = f"reading {source.name}"
-    records = iter(reader)
-    first_records = list(itertools.islice(records, ROWS_THAT_TELL))
-    names = dict.fromkeys(name for record in first_records for name in flat(record.values))
-    found = find_export(names, reader.form, layout is ITEMS) if options.mapping is None else None
-    layout = ITEMS if found and found.export.feed else layout
-    shaping = _with_export(options.shaping, found, source) if found else options.shaping
-    if not shaping.explode and not found:
-        shaping = shaping._replace(explode=_likely_lists(first_records, layout, options))
-    id_column = (options.mapping or {}).get("id") if layout is ROWS else None
-    complete = reader.form in (Format.csv, Format.parquet) if options.shaping.explode else None
-    with _shaper(shaping, found, id_column, complete) as shaper:
-        for record in itertools.chain(first_records, records):
-            for row in shaper.rows(record):
-                survey.add(row)
-                if progress and survey.rows % ROWS_BETWEEN_REPORTS == 0:
-                    note = f"{survey.rows:,} rows"
-                    progress(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=note))
-    if not survey.rows and unreadable and not (shaper.left_out or shaper.without):
-        raise unreadable[0]
-    if options.shaping.explode:
-        shaper.require_lists(reader.files[0])
-    if not survey.rows:
-        raise shaper.no_row(source)
+    reader, survey, shaper, found, layout, shaping, unreadable = _read(source, layout, options, progress)
     roles = _roles(survey.columns(detect_languages=False), layout, options, found, shaping.explode)
     columns = survey.columns(ids=_ids(roles, layout))
     spelling = suggested_spelling(columns, survey, options.spelling, roles.get("deleted"))
@@ -137,6 +112,50 @@ def look(
         remarks=found.remarks(columns) if found else (),
         command=shlex.join([*words, *spelling.options, *(_SET_ASIDE if unreadable else ()), *workspace]),
     )
+
+
+class _Read(NamedTuple):
+    """A source that was read to its end."""
+
+    reader: SourceReader
+    survey: Survey
+    shaper: Shaper
+    found: Found | None  # the tool whose export it is
+    layout: Layout
+    shaping: Shaping
+    unreadable: list[DataError]
+
+
+def _read(source: PurePath, layout: Layout, options: LookOptions, progress: Callable[[Progress], None] | None) -> _Read:
+    """Read all records, as the first of them tell. Raises as `look`."""
+    unreadable: list[DataError] = []
+    reader = SourceReader(source, options.form, options.csv, lambda _, error: unreadable.append(error))
+    survey = Survey(reader.form.texts_are_values, options.spelling)
+    what = f"reading {source.name}"
+    records = iter(reader)
+    first_records = list(itertools.islice(records, ROWS_THAT_TELL))
+    names = dict.fromkeys(name for record in first_records for name in flat(record.values))
+    found = find_export(names, reader.form, layout is ITEMS) if options.mapping is None else None
+    layout = ITEMS if found and found.export.feed else layout
+    shaping = _with_export(options.shaping, found, source) if found else options.shaping
+    if not shaping.explode and not found:
+        shaping = shaping._replace(explode=_likely_lists(first_records, layout, options))
+    id_column = (options.mapping or {}).get("id") if layout is ROWS else None
+    complete = reader.form in (Format.csv, Format.parquet) if options.shaping.explode else None
+    with _shaper(shaping, found, id_column, complete) as shaper:
+        for record in itertools.chain(first_records, records):
+            for row in shaper.rows(record):
+                survey.add(row)
+                if progress and survey.rows % ROWS_BETWEEN_REPORTS == 0:
+                    note = f"{survey.rows:,} rows"
+                    progress(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=note))
+    if not survey.rows and unreadable and not (shaper.left_out or shaper.without):
+        raise unreadable[0]
+    if options.shaping.explode:
+        shaper.require_lists(reader.files[0])
+    if not survey.rows:
+        raise shaper.no_row(source)
+    return _Read(reader, survey, shaper, found, layout, shaping, unreadable)
 
 
 def _ingest_words(source: PurePath, layout: Layout, options: LookOptions, reader: SourceReader) -> list[str]:

@@ -17,7 +17,7 @@ from tasks.contracts.evaluation import COMPETITORS, Role
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef, HeadSolved, HoldoutRule, LabelHeadSolved
-from tasks.contracts.usage import RateUse, TokenUse
+from tasks.contracts.usage import Communication, RateUse, TokenUse
 from tasks.contracts.workspace import ANSWERS
 from tasks.preflight.encoder_size import gathered_bytes
 from tasks.worker.checks.known_answers import prove_exchange
@@ -31,7 +31,7 @@ from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
 from tasks.worker.search.negatives import Mining, find_negatives, negative_arrays
 from tasks.worker.training import compile_cache
-from tasks.worker.training.batches import Batches, choose_shape, make_plan
+from tasks.worker.training.batches import Batches, BatchShape, choose_shape, make_plan
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
 from tasks.worker.training.checkpoint_interval import CheckpointInterval, Failures, Replicas, recorded_failures
 from tasks.worker.training.compile_cache import graph_use
@@ -136,12 +136,7 @@ def run(job: Job) -> TrainOutcome:
         head=_solved(start.released, recorder.last_step),
         label_heads=_labels_solved(start.released, recorder.last_step),
         device_use=collect_device_use(job),
-        communication=clock.communication(
-            job.store,
-            job.spec.run_key,
-            start.parts.model,
-            gathered_bytes(config.heads.contrastive, config.train.batch_rows, shape.extra, parts.model.shape.width),
-        ),
+        communication=_communication(job, clock, start, shape),
         mined=mined.counts if mined else None,
         checkpoints=recorder.checkpoints,
         learning_rate=_rate(config, range(state.first_step, recorder.last_step)),
@@ -201,6 +196,12 @@ def _keep_answers(
         pq.write_table(table, out)
         job.store.write(ANSWERS.of(job.spec), out.getvalue())
     return ANSWERS.of(job.spec)
+
+
+def _communication(job: Job, clock: StepClock, start: Start, shape: BatchShape) -> Communication | None:
+    heads, rows, model = job.config.heads, job.config.train.batch_rows, start.parts.model
+    gathered = gathered_bytes(heads.contrastive, rows, shape.extra, model.shape.width)
+    return clock.communication(job.store, job.spec.run_key, model, gathered)
 
 
 def _rate(config: Config, steps: range) -> RateUse | None:

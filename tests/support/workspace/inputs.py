@@ -89,11 +89,11 @@ def run(
     form: Format = Format.jsonl,
     span: SpanKind = SpanKind.month,
     mapping: dict[str, str] = MAP,
-    progress: Callable[[Progress], None] | None = None,
+    report: Callable[[Progress], None] = lambda _: None,
     **options: Any,
 ) -> IngestSummary:
     return ingest(
-        store, source, form, "at", span, mapping, progress=progress, options=IngestOptions.model_validate(options)
+        store, source, form, "at", span, mapping, report=report, options=IngestOptions.model_validate(options)
     )
 
 

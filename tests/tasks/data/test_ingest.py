@@ -138,7 +138,7 @@ def test_progress_counts_bytes_and_then_spans(
     monkeypatch.setattr(source_spans, "ROWS_BETWEEN_REPORTS", 2)
     steps: list[Progress] = []
     source = write_input(tmp_path / "input", ROWS)
-    run(store, source, progress=steps.append)
+    run(store, source, report=steps.append)
     size = source.stat().st_size
     assert [(p.what, p.total, p.note) for p in steps] == [
         ("reading input", size, "2 rows"),
