@@ -20,7 +20,6 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from tasks.foundation.process import speak_utf8
 from tasks.worker.process.fork_server import Handlers, name_process, serve
 from tasks.worker.process.threads import BINDING, QUIET, THREADS, bind_threads, name_user
 
@@ -35,7 +34,6 @@ def main(channel: socket.socket, libraries: str, refresh: bool) -> NoReturn:
     for number in handlers:  # sent to the whole group; the runner decides when its workers end
         signal.signal(number, signal.SIG_IGN)
     os.environ.update(QUIET)
-    speak_utf8()  # before a fork, whose streams are other files
     name_user()
     bind_threads("cpu")
     name_process(("python", "-m", "tasks.worker.warm_parent"))
@@ -50,6 +48,9 @@ def main(channel: socket.socket, libraries: str, refresh: bool) -> NoReturn:
         _import_stages(libraries, refresh)
         if not refresh:
             _load_judges()
+    from tasks.foundation.process import speak_utf8
+
+    speak_utf8()  # before a fork, whose streams are other files
     _freeze()
     serve(channel, _work, handlers)
 

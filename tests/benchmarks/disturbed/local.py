@@ -52,14 +52,13 @@ class LocalWorld(World):
 
     def run_last(self, base: Scene) -> CommandResult:
         """Run the last month with a copy before each of the stages; on a busy machine one may come too late."""
-        for _ in range(TRIES):
-            result, late = self._copied(base), [stage for stage in tuple(Stage)[1:] if self._is_late(stage)]
-            if not late:
-                break
+        result, tries = self._copied(base), 1
+        while late := [stage for stage in tuple(Stage)[1:] if self._is_late(stage)]:
+            if tries == TRIES:
+                raise CodeError(f"the machine is too busy: {', '.join(late)} ended before the workspace was copied")
             shutil.rmtree(base.store.uri)
             shutil.copytree(self._before(Stage.validate), base.store.uri)
-        else:
-            raise CodeError(f"the machine is too busy: {', '.join(late)} ended before the workspace could be copied")
+            result, tries = self._copied(base), tries + 1
         for stage in tuple(Stage)[1:]:
             for begun in self._of_last(stage):
                 shutil.rmtree(begun)
