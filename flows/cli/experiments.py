@@ -129,7 +129,7 @@ def try_(
     on = branches.active(store, given.lineage)
     file, overrides = _settings(options, given, trying.own_run(store, on, span))
     config = RunOptions(store, file, overrides).config()
-    own_name = f"{span}:{_words(options)}"
+    own_name = f"{span},{_words(options)}"
     plan, experiment = trying.plan_experiment(store, config, span, name or own_name, given=name is not None)
     url = None
     if plan.to_do:
@@ -210,7 +210,7 @@ def _words(options: RunOptions) -> str:
     """Return a name made of the settings, as in `learning_rate=3e-5,epochs=2`."""
     words = [each.partition("=")[0].rpartition(".")[2] + "=" + each.partition("=")[2] for each in options.overrides]
     text = ",".join(words) or (options.config_file.stem if options.config_file else "same")
-    return re.sub(r"[^\w.=,:+-]+", "-", text).strip("-")[:50]
+    return re.sub(r"[^\w.=,+-]+", "-", text).strip("-")[:50]
 
 
 def _tried(options: RunOptions, experiment: Experiment, url: str | None) -> TryOutput:

@@ -39,7 +39,7 @@ def plan_experiment(store: Store, config: Config, span: str, name: str, given: b
     """
     if not is_name(name):
         raise ConfigError(
-            f"--name {name!r}: begin with a letter or digit, go on with letters, digits and . = , : + - _, and use at "
+            f"--name {name!r}: begin with a letter or digit, go on with letters, digits and . = , + - _, and use at "
             f"most {LONGEST_NAME} characters"
         )
     plan = plan_backfill(store, config, span, span, STAGES, f"experiment {name}", parallel=1)

@@ -18,7 +18,7 @@ from tasks.foundation.records import Record
 from tasks.runs import branches, lineage
 
 LONGEST_NAME = 80  # characters
-_NAME = re.compile(r"[A-Za-z0-9][\w.=,:+-]*")
+_NAME = re.compile(r"[A-Za-z0-9][\w.=,+-]*")
 
 
 class TriedSetting(Record):

@@ -13,6 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from flows.cli import main
+from flows.cli.app import all_commands
 from flows.cli.terminal.command import COMMANDS
 
 
@@ -35,6 +36,7 @@ Command = Callable[..., CommandResult]
 def as_documented(result: CommandResult, *arguments: str) -> CommandResult:
     """Check what a command printed with --json against its records: no key is missing, none is unknown."""
     if "--json" in arguments and result.out:
+        all_commands()
         titles = [name for name in COMMANDS if name.split() == list(arguments[: len(name.split())])]
         records = COMMANDS[max(titles, key=len)].prints
         record = TypeAdapter(functools.reduce(operator.or_, records)).validate_json(result.out)

@@ -93,7 +93,7 @@ def test_a_name_belongs_to_one_experiment(store, runner):
         begin(store, planned(store, "train.epochs=3", name="other")[1].model_copy(update={"name": "slower"}))
     other = planned(store, "train.learning_rate=2e-5", given=False)[1]
     assert other.name == f"slower-{other.backfill[:4]}"
-    for name in ("../up", "", "a b", "x" * 81):
+    for name in ("2026-02:slow", "../up", "", "a b", "x" * 81):
         with pytest.raises(ConfigError, match="--name"):
             planned(store, *SLOWER, name=name)
 
