@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +27,21 @@ def batch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatchServ
 
 
 @pytest.fixture
-def batch(batch_server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> BatchServer:
-    """The server, used as AWS Batch during this test and polled often."""
-    batch_server.forget()
-    for service in ("BATCH", "CLOUDWATCH_LOGS"):
-        monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", batch_server.url)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setattr(watch, "_SHORTEST", 0.05)
-    monkeypatch.setattr(watch, "LAST_LOOKS", (0.1,))
-    return batch_server
+def as_batch(monkeypatch: pytest.MonkeyPatch) -> Callable[[BatchServer], BatchServer]:
+    """Uses a server as AWS Batch during this test, polled often."""
+
+    def used(server: BatchServer) -> BatchServer:
+        server.forget()
+        for service in ("BATCH", "CLOUDWATCH_LOGS"):
+            monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", server.url)
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        monkeypatch.setattr(watch, "_SHORTEST", 0.05)
+        monkeypatch.setattr(watch, "LAST_LOOKS", (0.1,))
+        return server
+
+    return used
+
+
+@pytest.fixture
+def batch(batch_server: BatchServer, as_batch: Callable[[BatchServer], BatchServer]) -> BatchServer:
+    return as_batch(batch_server)

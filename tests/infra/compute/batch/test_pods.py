@@ -5,11 +5,10 @@ Docs of AWS Batch and Kubernetes are all that the emulator's pods rest on; none 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from infra.compute.batch import watch
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import (
@@ -37,14 +36,8 @@ def cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatchSe
 
 
 @pytest.fixture
-def cluster(cluster_server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> BatchServer:
-    cluster_server.forget()
-    for service in ("BATCH", "CLOUDWATCH_LOGS"):
-        monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", cluster_server.url)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setattr(watch, "_SHORTEST", 0.05)
-    monkeypatch.setattr(watch, "LAST_LOOKS", (0.1,))
-    return cluster_server
+def cluster(cluster_server: BatchServer, as_batch: Callable[[BatchServer], BatchServer]) -> BatchServer:
+    return as_batch(cluster_server)
 
 
 @pytest.mark.parametrize(
