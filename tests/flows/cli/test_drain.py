@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-import time
+import subprocess
+from subprocess import PIPE
 from typing import Any
 
 from prefect.client.orchestration import get_client
@@ -17,6 +17,7 @@ from infra.prefect_server import client_environment
 from tests.support.processes import forked
 from tests.support.processes.command import CommandResult
 from tests.support.processes.prefect_server import PrefectServer
+from tests.support.processes.services import MILLRACE
 
 SECONDS = 120.0
 POOL = "millrace"
@@ -28,8 +29,11 @@ def work() -> None:
 
 
 def drain(prefect: PrefectServer, *arguments: str) -> CommandResult:
-    environment = os.environ | client_environment(prefect.server) | {"PREFECT_HOME": str(prefect.home)}
-    return forked.millrace("drain", *arguments, "--json", environment=environment, seconds=SECONDS)
+    return forked.millrace("drain", *arguments, "--json", environment=as_its_client(prefect), seconds=SECONDS)
+
+
+def as_its_client(prefect: PrefectServer) -> dict[str, str]:
+    return os.environ | client_environment(prefect.server) | {"PREFECT_HOME": str(prefect.home)}
 
 
 def test_no_run_starts_while_the_present_ones_are_waited_for(prefect: PrefectServer) -> None:
@@ -45,22 +49,19 @@ def test_no_run_starts_while_the_present_ones_are_waited_for(prefect: PrefectSer
         )
         client.set_flow_run_state(busy.id, Running(), force=True)
         client.set_flow_run_state(asked.id, Suspended(), force=True)
-        results: list[CommandResult] = []
-        command = threading.Thread(target=lambda: results.append(drain(prefect)), daemon=True)
-        command.start()
-        deadline = time.monotonic() + SECONDS
-        while not client.read_work_pool(POOL).is_paused:
-            assert time.monotonic() < deadline, results
-            time.sleep(0.2)
-        assert client.get_scheduled_flow_runs_for_work_pool(POOL) == []
-        assert command.is_alive(), "a run is still active"
-        client.set_flow_run_state(busy.id, Completed(), force=True)
-        command.join(SECONDS)
-        (result,) = results
-        assert result.code == 0, result.err
-        output = json.loads(result.out)
+        words = [str(MILLRACE), "drain", "--json"]
+        with subprocess.Popen(words, env=as_its_client(prefect), stdout=PIPE, stderr=PIPE, text=True) as command:
+            assert command.stderr is not None
+            waits = next((line for line in command.stderr if line.startswith("waits for busy;")), "")
+            assert f"prefect flow-run cancel ID ({busy.id})" in waits
+            assert client.read_work_pool(POOL).is_paused
+            assert client.get_scheduled_flow_runs_for_work_pool(POOL) == []
+            assert command.poll() is None, "a run is still active"
+            client.set_flow_run_state(busy.id, Completed(), force=True)
+            out, _ = command.communicate(timeout=SECONDS)
+        assert command.returncode == 0
+        output = json.loads(out)
         assert (output["paused"], output["ended"]) == (True, ["busy"])
-        assert f"prefect flow-run cancel ID ({busy.id})" in result.err.replace("\n", " ")
 
         assert drain(prefect, "--off").code == 0
         (waiting,) = client.get_scheduled_flow_runs_for_work_pool(POOL)
