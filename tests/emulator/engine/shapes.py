@@ -141,7 +141,6 @@ def _ended_pod(job: Job, container: Container) -> Document:
         "containers": [{"name": defined.get("name", "Default"), **_pod_outcome(container)}],
         **_pod_place(container),
         **_given(startedAt=container.started_at, stoppedAt=container.stopped_at),
-        **_given(statusReason=container.status_reason if container.host_lost else None),
     }
 
 
