@@ -114,10 +114,12 @@ def only_prefect(prefect_tables: Path) -> Iterator[PrefectServer]:
 
 
 @pytest.fixture(scope="module")
-def prefect(only_prefect: PrefectServer) -> PrefectServer:
+def prefect(only_prefect: PrefectServer) -> Iterator[PrefectServer]:
     """A real server, empty before the first test of a module."""
+    only_prefect.wake()
     only_prefect.forget()
-    return only_prefect
+    yield only_prefect
+    only_prefect.rest()
 
 
 @pytest.fixture(scope="module")
