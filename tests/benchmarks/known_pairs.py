@@ -3,8 +3,7 @@
     python -m tests.benchmarks.known_pairs [--rows 100000] [--spans 2 5 10]
 
 Spans of equal size are made up, all with the same queries and items; the last one is trained. Each number of spans is
-measured by keys and by texts in one process, so that the ratio does not depend on other work. Prints a table as
-Markdown.
+measured by keys and by texts in one process, so that the ratio does not depend on other work.
 """
 
 import argparse
@@ -20,6 +19,7 @@ from tasks.contracts.references import RowsRef, SpanRef
 from tasks.worker.process.cores import Cores
 from tasks.worker.training.known_pairs import KnownPositives, LineageKeys
 from tasks.worker.training.row_keys import write_span_keys
+from tests.benchmarks.figures import add_keep, measuring
 from tests.benchmarks.training_memory import write_span
 
 HEADS = load_config().heads
@@ -30,8 +30,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--spans", type=int, nargs="+", default=[2, 5, 10])
+    add_keep(parser)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="millrace-known-") as name:
+    with (
+        measuring("known-pairs", arguments.keep) as sheet,
+        tempfile.TemporaryDirectory(prefix="millrace-known-") as name,
+    ):
         store, scratch = DirectoryStore(Path(name) / "workspace"), Path(name) / "scratch"
         refs, with_keys = [], []
         for number in range(max(arguments.spans)):
@@ -40,13 +44,13 @@ def main() -> None:
         seconds = _seconds(lambda: with_keys.extend(_written(store, ref, scratch) for ref in refs))
         rows = arguments.rows * len(refs)
         size = sum(sum(store.sizes(ref.row_keys or "").values()) for ref in with_keys)
-        print(f"{seconds / rows * 1e6:.1f} us and {size / rows:.1f} bytes a row to write the keys\n")
-        print("| spans | rows | by texts, CPU s | by keys, CPU s | ratio |")
-        print("|---:|---:|---:|---:|---:|")
+        sheet.table("to write the keys", "µs a row", "bytes a row")
+        sheet.row(f"{rows:,} rows", seconds / rows * 1e6, size / rows)
+        sheet.table("spans", "rows", "by texts, CPU s", "by keys, CPU s", "ratio")
         for many in arguments.spans:
             sides = refs[:many], with_keys[:many]
             texts, keys = (_seconds(functools.partial(_known, store, side, scratch)) for side in sides)
-            print(f"| {many} | {many * arguments.rows:,} | {texts:.2f} | {keys:.2f} | {texts / keys:.1f} |", flush=True)
+            sheet.row(many, many * arguments.rows, texts, keys, texts / keys)
 
 
 def _written(store: DirectoryStore, ref: RowsRef, scratch: Path) -> RowsRef:

@@ -9,6 +9,7 @@ Prefect, pages and reports.
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -20,6 +21,7 @@ from typing import NamedTuple
 from infra.prefect_server import client_environment, down, up
 from infra.store.directory import DirectoryStore
 from tasks.runs import ledger
+from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.support.processes.services import MILLRACE
 from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
 
@@ -40,7 +42,14 @@ class Timed(NamedTuple):
 
 
 def main() -> None:
-    """Run and print two tables as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    add_keep(parser)
+    with measuring("overhead", parser.parse_args().keep) as sheet:
+        measure(sheet)
+
+
+def measure(sheet: Sheet) -> None:
+    """Run, and add two tables."""
     with tempfile.TemporaryDirectory(prefix="millrace-overhead-") as folder:
         home = Path(folder) / "prefect"
         os.environ.pop("PREFECT_API_URL", None)
@@ -51,14 +60,11 @@ def main() -> None:
             again = [seconds(shop, SPANS[-1]) for _ in range(ROUNDS)]
         finally:
             down(home)
-    print("| stage | added seconds, median | at most | limit |")
-    print("|---|---:|---:|---:|")
+    sheet.table("stage", "added seconds, median", "at most", "limit")
     for stage in STAGES:
         added = [run.stages[stage] for run in runs]
-        print(f"| {stage} | {statistics.median(added):.2f} | {max(added):.2f} | {STAGE_LIMIT} |")
-    print()
-    print("| run | seconds, median | at most | limit |")
-    print("|---|---:|---:|---:|")
+        sheet.row(stage, statistics.median(added), max(added), STAGE_LIMIT, good=max(added) <= STAGE_LIMIT)
+    sheet.table("run", "seconds, median", "at most", "limit")
     rows = {
         "added to the workers' own time": ([run.added for run in runs], RUN_LIMIT),
         "of them before the first and after the last stage": (
@@ -68,7 +74,8 @@ def main() -> None:
         "a fully cached run": (again, DONE_LIMIT),
     }
     for name, (values, limit) in rows.items():
-        print(f"| {name} | {statistics.median(values):.2f} | {max(values):.2f} | {'' if limit is None else limit} |")
+        good = limit is None or max(values) <= limit
+        sheet.row(name, statistics.median(values), max(values), "" if limit is None else limit, good=good)
 
 
 def measured(shop: Shop, span: str) -> Timed:

@@ -1,10 +1,9 @@
 """A million items and a million rows, released twice: memory of each process, time for each item, a kill, search.
 
-    python -m tests.benchmarks.scale [--items 1000000] [--rows 1000000]
+    python -m tests.benchmarks.scale [--items 1000000] [--rows 1000000] [--keep]
 
 Everything goes through the installed command, on the demo's model. Memory is the kernel's own high-water mark of each
-process (VmHWM), so it needs Linux. Prints tables as Markdown; a figure beyond its limit is marked, and the exit code
-is then 1.
+process (VmHWM), so it needs Linux. A figure beyond its limit is marked, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from tasks.contracts.stages import Stage
 from tasks.runs import releases
 from tasks.runs.results import read_result
 from tasks.runs.rollback import rollback
+from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.benchmarks.scale_input import ROW_COLUMNS, write_items, write_rows
 from tests.benchmarks.watched import Watched
 
@@ -106,35 +106,26 @@ class Bench:
         return sum(1 for _ in self.workspace.glob("refreshes/*/infer/shards/*/*/*.json"))
 
 
-class Table:
-    """Rows of one table; a value beyond its limit is marked."""
-
-    def __init__(self, *columns: str) -> None:
-        print("\n| " + " | ".join(columns) + " |\n|---|" + "---:|" * (len(columns) - 1), flush=True)
-
-    missed = 0
-
-    def row(self, name: str, *values: str, good: bool = True) -> None:
-        Table.missed += not good
-        print(f"| {name} | " + " | ".join(values) + (" |" if good else " (missed) |"), flush=True)
-
-
 def main() -> int:
     """Measure and print; return 1 if a limit was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    add_keep(parser)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="millrace-scale-") as name:
+    with (
+        measuring("scale", arguments.keep) as sheet,
+        tempfile.TemporaryDirectory(prefix="millrace-scale-") as name,
+    ):
         folder = Path(name)
         os.environ.pop("PREFECT_API_URL", None)
         os.environ.update(client_environment(up(folder / "prefect")))
         try:
-            items(folder, arguments.items)
-            rows(folder, arguments.rows)
+            items(sheet, folder, arguments.items)
+            rows(sheet, folder, arguments.rows)
         finally:
             down(folder / "prefect")
-    return int(Table.missed > 0)
+    return int(sheet.missed > 0)
 
 
 def _sets(settings: list[str]) -> list[str]:
@@ -144,7 +135,7 @@ def _sets(settings: list[str]) -> list[str]:
 # --- items --------------------------------------------------------------------------------------------------------
 
 
-def items(folder: Path, many: int) -> None:
+def items(sheet: Sheet, folder: Path, many: int) -> None:
     """A tenth of the items in one workspace and all of them in another, both on the same release.
 
     The tenth is embedded before and after the rest: the machine may be busy at one time.
@@ -164,14 +155,14 @@ def items(folder: Path, many: int) -> None:
         highest = {name: max(each.get(name, 0.0) for each in peaks) for name in [*before, *refreshed.peaks, "ingest"]}
         found[count] = refreshed._replace(peaks=highest)
         if done:
-            _print_kill(done, refreshed)
+            _print_kill(sheet, done, refreshed)
     again = _copied(first, folder / "again")
     again.ingest_items(folder / f"items-{many // 10}.jsonl")
-    _print_items(found, again.refresh())
-    _changed(folder, bench, many)
-    _released_again(bench)
-    _searched(bench)
-    _rolled_back(bench)
+    _print_items(sheet, found, again.refresh())
+    _changed(sheet, folder, bench, many)
+    _released_again(sheet, bench)
+    _searched(sheet, bench)
+    _rolled_back(sheet, bench)
 
 
 def _copied(first: Bench, workspace: Path) -> Bench:
@@ -192,86 +183,87 @@ def _killed(bench: Bench, many: int) -> tuple[int, dict[str, float]]:
     return bench.notes(), command.peaks
 
 
-def _print_kill(done: int, refreshed: Refreshed) -> None:
-    table = Table("killed in the middle", "")
-    table.row("partitions", str(refreshed.outcome.catalogue.partitions if refreshed.outcome.catalogue else 0))
-    table.row("of them done when the command was killed", str(done))
+def _print_kill(sheet: Sheet, done: int, refreshed: Refreshed) -> None:
+    sheet.table("killed in the middle", "")
+    sheet.row("partitions", refreshed.outcome.catalogue.partitions if refreshed.outcome.catalogue else 0)
+    sheet.row("of them done when the command was killed", done)
     made = refreshed.outcome.shards_reused
-    table.row("of them not made again", str(made), good=made == done)
+    sheet.row("of them not made again", made, good=made == done)
 
 
-def _print_items(found: dict[int, Refreshed], again: Refreshed) -> None:
+def _print_items(sheet: Sheet, found: dict[int, Refreshed], again: Refreshed) -> None:
     (few, small), (many, large) = found.items()
-    table = Table("peak memory, MiB", f"{few:,} items", f"{many:,} items", "ratio")
+    sheet.table("peak memory, MiB", f"{few:,} items", f"{many:,} items", "ratio")
     for name in large.peaks:
         one, ten = small.peaks[name], large.peaks[name]
         good = ten < MEMORY_MIB and ten / one <= TOLERANCE
-        table.row(name, f"{one:.0f}", f"{ten:.0f}", f"{ten / one:.2f}", good=good)
-    table = Table("refresh", f"{few:,} items", f"{many:,} items", "ratio")
+        sheet.row(name, one, ten, ten / one, good=good)
+    sheet.table("refresh", f"{few:,} items", f"{many:,} items", "ratio")
     before, ten, after = (1e6 / each.outcome.texts_per_second for each in (small, large, again))
     ratio = ten / min(before, after)
-    table.row("microseconds an item, in infer; the few before and after the many, their least counts",
-              f"{before:.0f}, {after:.0f}", f"{ten:.0f}", f"{ratio:.2f}", good=ratio <= TOLERANCE)  # fmt: skip
-    table.row("items embedded", f"{small.embedded:,}", f"{large.embedded:,}", "")
-    table.row("seconds of the command", f"{small.seconds:.0f}", f"{large.seconds:.0f} after the kill", "")
+    name = "microseconds an item, in infer; the few before and after the many, their least counts"
+    sheet.row(name, f"{before:.0f}, {after:.0f}", ten, ratio, good=ratio <= TOLERANCE)
+    sheet.row("items embedded", small.embedded, large.embedded, "")
+    sheet.row("seconds of the command", small.seconds, f"{large.seconds:.0f} after the kill", "")
 
 
-def _changed(folder: Path, bench: Bench, many: int) -> None:
+def _changed(sheet: Sheet, folder: Path, bench: Bench, many: int) -> None:
     source = write_items(folder / "changed.jsonl", many // 50, changed=True)
     bench.ingest_items(source)
     refreshed = bench.refresh()
-    table = Table("2 % of the items changed", "")
-    table.row("vectors", f"{refreshed.outcome.vectors:,}")
-    table.row("of them embedded", f"{refreshed.embedded:,}", good=refreshed.embedded == many // 50)
-    table.row("seconds of the command", f"{refreshed.seconds:.0f}")
+    sheet.table("2 % of the items changed", "")
+    sheet.row("vectors", refreshed.outcome.vectors)
+    sheet.row("of them embedded", refreshed.embedded, good=refreshed.embedded == many // 50)
+    sheet.row("seconds of the command", refreshed.seconds)
 
 
-def _released_again(bench: Bench) -> None:
+def _released_again(sheet: Sheet, bench: Bench) -> None:
     """Train the next span: a new model embeds all items, and is compared with the champion among them."""
     before = releases.current(bench.store)
     output, seconds, peaks = bench.train("2026-02")
     release = releases.current(bench.store)
     assert before is not None
     assert release is not None
-    table = Table(f"the next span, {seconds:.0f} s", "")
-    table.row("state", output["state"], good=output["state"] == "Released" and release.number > before.number)
-    table.row("vectors of the new model", f"{release.vectors:,}", good=release.vectors >= before.vectors)
+    sheet.table("the next span", "")
+    sheet.row("seconds of the command", seconds)
+    sheet.row("state", output["state"], good=output["state"] == "Released" and release.number > before.number)
+    sheet.row("vectors of the new model", release.vectors, good=release.vectors >= before.vectors)
     for name, peak in peaks.items():
-        table.row(f"peak memory of {name}, MiB", f"{peak:.0f}", good=peak < MEMORY_MIB)
+        sheet.row(f"peak memory of {name}, MiB", peak, good=peak < MEMORY_MIB)
 
 
-def _searched(bench: Bench) -> None:
+def _searched(sheet: Sheet, bench: Bench) -> None:
     release = releases.current(bench.store)
     assert release is not None
     with searcher(bench.store, release) as worker:
         seconds = [worker.ask(text, 10).seconds for text in QUERIES]
-        table = Table(f"search among {worker.about.vectors:,} vectors", "")
-        table.row("seconds to start", f"{worker.about.seconds:.1f}")
-        table.row("seconds of a query, at most", f"{max(seconds):.2f}", good=max(seconds) < SEARCH_SECONDS)
+        sheet.table(f"search among {worker.about.vectors:,} vectors", "")
+        sheet.row("seconds to start", worker.about.seconds)
+        sheet.row("seconds of a query, at most", max(seconds), good=max(seconds) < SEARCH_SECONDS)
     _, _, peaks = bench.run("search", QUERIES[0])
-    table.row("peak memory of its worker, MiB", f"{peaks['search']:.0f}", good=peaks["search"] < MEMORY_MIB)
+    sheet.row("peak memory of its worker, MiB", peaks["search"], good=peaks["search"] < MEMORY_MIB)
 
 
-def _rolled_back(bench: Bench) -> None:
+def _rolled_back(sheet: Sheet, bench: Bench) -> None:
     began = time.monotonic()
     rollback(bench.store)
     seconds = time.monotonic() - began
-    table = Table("rollback", "")
-    table.row("seconds", f"{seconds:.3f}", good=seconds < ROLLBACK_SECONDS)
-    table.row("seconds of the command", f"{bench.run('rollback', '--to', '4')[1]:.1f}")
+    sheet.table("rollback", "")
+    sheet.row("seconds", seconds, good=seconds < ROLLBACK_SECONDS)
+    sheet.row("seconds of the command", bench.run("rollback", "--to", "4")[1])
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 
-def rows(folder: Path, many: int) -> None:
+def rows(sheet: Sheet, folder: Path, many: int) -> None:
     """One span, from ingest to release."""
     bench = Bench(folder / "rows")
     peaks = {"ingest": bench.ingest_rows(write_rows(folder / "rows.jsonl", many))}
     _, seconds, found = bench.run("run", "--config", str(CONFIG_FILE), *_sets([*SETTINGS, *QUICK]))
-    table = Table(f"a span of {many:,} rows, {seconds:.0f} s", "peak memory, MiB")
+    sheet.table(f"a span of {many:,} rows, {seconds:.0f} s", "peak memory, MiB")
     for name, peak in (peaks | found).items():
-        table.row(name, f"{peak:.0f}", good=peak < MEMORY_MIB)
+        sheet.row(name, peak, good=peak < MEMORY_MIB)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@
 
 The rows are made up and written as validate would write them; the tokenizer is that of the first rows, as in a lineage
 that began with a smaller span. Memory is the kernel's high-water mark of the process (VmHWM), which counts files that
-are mapped, so it needs Linux. Prints a table as Markdown; a figure beyond its limit is marked, and the exit code is
-then 1.
+are mapped, so it needs Linux. A figure beyond its limit is marked, and the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from infra.store.manifest import commit
 from tasks.contracts.jobs import JobSpec, TrainInputs
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.rows import BATCH_ROWS, CORE, ROWS_KIND
+from tests.benchmarks.figures import Sheet, add_keep, measuring
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, nargs=2, default=[1_000_000, 10_000_000])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--workspace", type=Path, help=argparse.SUPPRESS)  # in the process that is measured
+    add_keep(parser)
     arguments = parser.parse_args()
     if arguments.workspace is not None:
         print(json.dumps(train(arguments.workspace, arguments.pairs[0], arguments.steps)))
@@ -66,7 +67,9 @@ def main() -> int:
             command += ["--pairs", str(pairs), str(pairs), "--steps", str(arguments.steps)]
             said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             found.append(json.loads(said.splitlines()[-1]))
-    return _print(arguments.pairs, found)
+    with measuring("train-memory", arguments.keep) as sheet:
+        _print(sheet, arguments.pairs, found)
+    return int(sheet.missed > 0)
 
 
 def write_span(store: DirectoryStore, pairs: int, span: SpanRef = SPAN, seed: int = 7) -> RowsRef:
@@ -174,9 +177,9 @@ def _peak_mib() -> float:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
-def _print(pairs: list[int], found: list[dict[str, float]]) -> int:
+def _print(sheet: Sheet, pairs: list[int], found: list[dict[str, float]]) -> None:
     (few, many), (small, large) = pairs, found
-    print(f"\n| | {few:,} pairs | {many:,} pairs | ratio |\n|---|---:|---:|---:|")
+    sheet.table("", f"{few:,} pairs", f"{many:,} pairs", "ratio")
     good = large["peak"] - large["model"] < MEMORY_MIB and large["peak"] / small["peak"] <= TOLERANCE
     for name, what in (
         ("model", "peak memory with the model, MiB"),
@@ -187,9 +190,7 @@ def _print(pairs: list[int], found: list[dict[str, float]]) -> int:
         ("again", "the same with the tokens there, s"),
         ("steps", "plan and steps, s"),
     ):
-        mark = "" if good or name != "peak" else " (missed)"
-        print(f"| {what} | {small[name]:.1f} | {large[name]:.1f} | {large[name] / small[name]:.2f}{mark} |")
-    return int(not good)
+        sheet.row(what, small[name], large[name], large[name] / small[name], good=good or name != "peak")
 
 
 if __name__ == "__main__":

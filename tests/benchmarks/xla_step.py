@@ -8,6 +8,7 @@ so that a noisy machine is noisy to both. The first steps, which compile, are li
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing as mp
 import os
 import statistics
@@ -24,6 +25,7 @@ from tasks.worker.training.batches import Batch
 from tasks.worker.training.loop import TrainStep
 from tasks.worker.training.optimizer import make_optimizer
 from tasks.worker.training.start import build_parts
+from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.benchmarks.reviews import CONFIG_FILE
 from tests.support.models.texts import packed
 
@@ -34,10 +36,16 @@ OVERRIDES = ("train.precision=fp32", "evaluate.slices=[]", "heads.classification
 
 
 def main() -> None:
-    """Run and print the table as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    add_keep(parser)
+    with measuring("xla-step", parser.parse_args().keep) as sheet:
+        compare(sheet)
+
+
+def compare(sheet: Sheet) -> None:
+    """Take steps in turns, and add a row for each shape."""
     sides = {name: _start(name) for name in ("cpu", "xla")}
-    print("| shape, tokens | cpu, s a step | xla, s a step | ratio | first step on xla, s | loss differs by |")
-    print("|---|---:|---:|---:|---:|---:|")
+    sheet.table("shape, tokens", "cpu, s a step", "xla, s a step", "ratio", "first step on xla, s", "loss differs by")
     for sequences in SHAPES:
         first = {name: _step(side, sequences) for name, side in sides.items()}
         for side in sides.values():
@@ -50,11 +58,7 @@ def main() -> None:
                 seconds[name].append(taken)
         cpu, xla = (statistics.median(seconds[name]) for name in sides)
         differs = abs(losses["cpu"] - losses["xla"]) / losses["cpu"]
-        print(
-            f"| {sequences} x {TOKENS} | {cpu:.3f} | {xla:.3f} | {xla / cpu:.2f} | {first['xla'][0]:.1f} "
-            f"| {differs:.1e} |",
-            flush=True,
-        )
+        sheet.row(f"{sequences} x {TOKENS}", cpu, xla, xla / cpu, first["xla"][0], f"{differs:.1e}")
     for side in sides.values():
         side.send(None)
 

@@ -1,6 +1,6 @@
 """The copies of the source in docs/ and configs/: each module has the file, `PAGE`, and its text, `page()`."""
 
-from tests.benchmarks import weeks
+from tests.benchmarks import figures, weeks
 from tests.benchmarks.traps import page as traps
 from tests.docs import (
     codes,
@@ -18,6 +18,6 @@ from tests.docs import (
 from tests.nightly import ran
 
 COPIES = (
-    instances_in_settings, in_template, in_template.OnEks, codes, configuration, editor_schema, folders, man_page,
-    proof, published, ran, refreshes, traps, weeks, workspace_table,
+    instances_in_settings, in_template, in_template.OnEks, codes, configuration, editor_schema, figures, folders,
+    man_page, proof, published, ran, refreshes, traps, weeks, workspace_table,
 )  # fmt: skip

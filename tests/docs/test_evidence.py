@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import figures
 from tests.benchmarks.chaos.page import Column, cell, in_columns
 from tests.benchmarks.disturbed.page import PAGE
 from tests.benchmarks.faults import page as faults
@@ -31,6 +36,31 @@ def test_a_month_that_is_released_in_silence_is_found() -> None:
     rows = {row.month: row for row in rows_of(found, ("silent", "caught"))}
     assert {month: row.holds for month, row in rows.items()} == {USUAL: True, "silent": False, "caught": True}
     assert rows["caught"][3:] == ("critical", "", "")
+
+
+def test_kept_figures_are_shown_between_the_marks_of_their_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(figures, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(figures, "PAGE", tmp_path / "benchmarks.md")
+    marks = "<!-- swim, written by `make docs` -->\n", "<!-- end of swim -->\n"
+    figures.PAGE.write_text("A pool.\n\n" + "earlier figures\n".join(marks), encoding="utf-8")
+    with figures.measuring("swim", keep=True) as sheet:
+        sheet.table("length", "seconds", "strokes", "of the record")
+        sheet.row("25 m", 12.3456, 1089.6, 0.01234, good=False)
+        sheet.row("none", 0.0, 12_345, "")
+    table = "| length | seconds | strokes | of the record |\n|---|---:|---:|---:|\n"
+    table += "| 25 m | 12.3 | 1,090 | 0.0123 (missed) |\n| none | 0.0 | 12,345 |  |\n"
+    assert sheet.missed == 1
+    assert capsys.readouterr().out == f"\n{table}"
+    text = figures.page()
+    assert text.startswith("A pool.\n\n" + marks[0])
+    assert text.endswith(f":\n\n{table}\n{marks[1]}")
+    assert "earlier figures" not in text
+
+    figures.PAGE.write_text("A pool.\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"has no place for .*swim\.json: add the lines <!-- swim, written"):
+        figures.page()
 
 
 def test_runs_with_violations_are_shown() -> None:

@@ -1,12 +1,12 @@
 """The online encoder under load while releases and rollbacks swap it and three targets.
 
-    python -m tests.benchmarks.fire [--seconds 120]
+    python -m tests.benchmarks.fire [--seconds 120] [--keep]
 
 Ten small releases of five models are made first, one of which was trained on queries alone. Then eight clients ask
 `millrace serve --online` and search LanceDB, Postgres with pgvector and the stand-in of OpenSearch, as
 tests/benchmarks/fire/clients.py says: first while nothing changes, then through nine more releases and three
-rollbacks, each published to all targets, then idle again. Prints tables as Markdown. A figure beyond its limit is
-marked; the exit code is 1 if a request failed or mixed models.
+rollbacks, each published to all targets, then idle again. A figure beyond its limit is marked, and the exit code is
+then 1.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from infra.store.directory import DirectoryStore
 from tasks.publish import publish_to_all, swap_back
 from tasks.runs import releases
 from tasks.runs.rollback import rollback
+from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.support.fakes.opensearch_server import OpensearchServer
 from tests.support.processes.online_server import OnlineServer, running
 from tests.support.processes.postgres import Postgres
@@ -54,12 +55,14 @@ class Moment(NamedTuple):
 
 
 def main() -> int:
-    """Measure and print; return 1 if a request failed or mixed models."""
+    """Measure and print; return 1 if a limit was missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="seconds of fire; a quarter more is idle")
-    seconds = parser.parse_args().seconds
-    print(f"load of the machine before: {os.getloadavg()[0]:.1f}", flush=True)
+    add_keep(parser)
+    asked = parser.parse_args()
+    seconds = asked.seconds
     with contextlib.ExitStack() as opened:
+        sheet = opened.enter_context(measuring("fire", asked.keep))
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="millrace-fire-")))
         with contextlib.redirect_stdout(sys.stderr):
             store = make_served(folder, *SETTINGS, spans=SPANS, queries_alone=QUERIES_ALONE)
@@ -85,11 +88,10 @@ def main() -> int:
         if clients.returncode:
             raise RuntimeError(f"the clients ended with exit code {clients.returncode}")
         code, told = server.end()
-    print(told, file=sys.stderr)
-    print(f"and with all of this: {os.getloadavg()[0]:.1f}", flush=True)
-    good = _print(json.loads(said), began, ended)
-    _print_moments(before, moments)
-    return 0 if good and code == 0 else 1
+        print(told, file=sys.stderr)
+        _print(sheet, json.loads(said), began, ended)
+        _print_moments(sheet, before, moments)
+    return int(sheet.missed > 0 or code != 0)
 
 
 def _targets(folder: Path, postgres: Postgres, opensearch: OpensearchServer) -> str:
@@ -136,8 +138,8 @@ def _mib(server: OnlineServer) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
-def _print(seen: list[dict[str, Any]], began: float, ended: float) -> bool:
-    """Print what the clients saw; return whether nothing failed and nothing was mixed."""
+def _print(sheet: Sheet, seen: list[dict[str, Any]], began: float, ended: float) -> None:
+    """Add what the clients saw."""
     failed = [sentence for each in seen for sentence in each["failed"]]
     mixed = [sentence for each in seen for sentence in each["mixed"]]
     for sentence in (*failed[:10], *mixed[:10]):
@@ -145,27 +147,23 @@ def _print(seen: list[dict[str, Any]], began: float, ended: float) -> bool:
     took = np.array([pair for each in seen for pair in each["took"]])
     fire = (took[:, 0] >= began) & (took[:, 0] < ended)
     idle, hot = (np.percentile(took[some, 1] * 1000, [50, 99]) for some in (~fire, fire))
-    slow = " (missed)" if hot[1] >= SLOWER * idle[1] else ""
-    print(f"{len(seen)} clients, {len(DEEDS)} swaps in {ended - began:.0f} s\n")
-    print("| answers of the encoder | idle | under fire | ratio |\n|---|---:|---:|---:|")
-    print(f"| number | {np.sum(~fire):,} | {np.sum(fire):,} | |")
-    print(f"| p50, ms | {idle[0]:.1f} | {hot[0]:.1f} | {hot[0] / idle[0]:.2f} |")
-    print(f"| p99, ms | {idle[1]:.1f} | {hot[1]:.1f} | {hot[1] / idle[1]:.2f}{slow} |")
-    print(f"| failed requests and searches | | {len(failed)} | |\n| answers that mix models | | {len(mixed)} | |\n")
-    return not failed and not mixed
+    clients = f"answers to {len(seen)} clients, {len(DEEDS)} swaps in {ended - began:.0f} s"
+    sheet.table(clients, "idle", "under fire", "ratio")
+    sheet.row("number", int(np.sum(~fire)), int(np.sum(fire)), "")
+    sheet.row("p50, ms", *map(float, (idle[0], hot[0], hot[0] / idle[0])))
+    sheet.row("p99, ms", *map(float, (idle[1], hot[1], hot[1] / idle[1])), good=hot[1] < SLOWER * idle[1])
+    sheet.row("failed requests and searches", "", len(failed), "", good=not failed)
+    sheet.row("answers that mix models", "", len(mixed), "", good=not mixed)
 
 
-def _print_moments(before: float, moments: list[Moment]) -> None:
-    print("| | release | targets swapped, s | server follows, s | its memory, MiB |\n|---|---:|---:|---:|---:|")
-    print(f"| before | 1 | | | {before:.0f} |")
+def _print_moments(sheet: Sheet, before: float, moments: list[Moment]) -> None:
+    sheet.table("", "release", "targets swapped, s", "server follows, s", "its memory, MiB")
+    sheet.row("before", 1, "", "", before)
     settled = next(each.mib for each in moments if each.deed is None)
     for each in moments:
         named = "rollback" if each.deed is None else "release"
-        mark = " (missed)" if each is moments[-1] and each.mib > LARGER * settled else ""
-        print(
-            f"| {named} | {each.release} | {each.targets - each.began:.1f} | {each.server - each.began:.1f} "
-            f"| {each.mib:.0f}{mark} |"
-        )
+        large = each is moments[-1] and each.mib > LARGER * settled
+        sheet.row(named, each.release, each.targets - each.began, each.server - each.began, each.mib, good=not large)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from tasks.contracts.runs import Release
 from tasks.data.layers import layers_of
 from tasks.prune.prune import prune
 from tasks.worker.catalogue import deltas
+from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.support.workspace.changing_shop import Shop
 
 WIDTH, SHARD_ROWS = 384, 4096
@@ -39,12 +40,19 @@ class Refreshed(NamedTuple):
 
 
 def main() -> None:
-    """Measure, and print tables as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--items", type=int, default=200_000)
-    items = parser.parse_args().items
-    print("| changed items | their vectors, bytes | with deltas: files | manifest | whole partitions: files |")
-    print("|---:|---:|---:|---:|---:|")
+    add_keep(parser)
+    asked = parser.parse_args()
+    with measuring("deltas", asked.keep) as sheet:
+        one_refresh(sheet, asked.items)
+        hours(sheet, asked.items)
+
+
+def one_refresh(sheet: Sheet, items: int) -> None:
+    """Add the bytes of refreshes that change few items, with deltas and without."""
+    columns = ("changed items", "their vectors, bytes", "with deltas: files", "manifest", "whole partitions: files")
+    sheet.table(*columns)
     with tempfile.TemporaryDirectory(prefix="millrace-deltas-") as folder, pytest.MonkeyPatch.context() as patch:
         shop = opened(Path(folder), items, patch)
         first, start = shop.releases[0], dict(shop.items)
@@ -57,7 +65,11 @@ def main() -> None:
                     found.append(refreshed(shop, first))
             new, old = found
             size = changed * WIDTH * 4
-            print(f"| {changed:,} | {size:,} | {new.vectors:,} | {new.manifest:,} | {old.vectors:,} |", flush=True)
+            sheet.row(changed, size, new.vectors, new.manifest, old.vectors)
+
+
+def hours(sheet: Sheet, items: int) -> None:
+    """Add the bytes of a week of refreshes with its prunes."""
     with tempfile.TemporaryDirectory(prefix="millrace-deltas-") as folder, pytest.MonkeyPatch.context() as patch:
         shop = opened(Path(folder), items, patch)
         hourly, first = max(1, HOURLY * items // 1_000_000), shop.releases[0]
@@ -74,11 +86,12 @@ def main() -> None:
         layers = layers_of(read_manifest(shop.store, last.vectors_prefix)).values()
         shop.check(last)
     changed = HOURS * hourly * WIDTH * 4
-    print(f"\n{HOURS} hours of {hourly:,} changed items of {items:,}, a prune to {KEPT} releases each day:\n")
-    print("| written, times the changed vectors | times all | most in the workspace, times all | files a partition |")
-    print("|---:|---:|---:|---:|")
-    files = sum(map(len, layers)) / shop.partitions
-    print(f"| {total / changed:.1f} | {total / vectors:.2f} | {most / vectors:.2f} | {files:.1f} |")
+    what = f"{HOURS} hours of {hourly:,} changed items of {items:,}, a prune to {KEPT} releases each day"
+    sheet.table(what, "")
+    sheet.row("written, times the changed vectors", total / changed)
+    sheet.row("written, times all vectors", total / vectors)
+    sheet.row("most in the workspace, times all vectors", most / vectors)
+    sheet.row("files a partition", sum(map(len, layers)) / shop.partitions)
 
 
 def opened(folder: Path, items: int, patch: pytest.MonkeyPatch) -> Shop:

@@ -25,6 +25,7 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.references import RowsRef
 from tasks.worker import evaluate
+from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.support.workspace.jobs import (
     COLOURS,
     THINGS,
@@ -43,11 +44,12 @@ TURNS = 2
 
 
 def main() -> None:
-    """Make the spans, measure, and print a table as Markdown."""
+    """Make the spans, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     for name, default in (("few", 8), ("many", 104), ("rows", 1000), ("max-rows", 400)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--share", type=float, default=0.1)
+    add_keep(parser)
     parser.add_argument("--evaluate", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.evaluate:
@@ -60,7 +62,8 @@ def main() -> None:
             for spans, found in runs.items():
                 found.append(apart(given, spans, arguments.max_rows, arguments.share))
         everything = apart(given, arguments.many, 10**9, arguments.share)
-    print(table(runs, everything))
+    with measuring("holdout", arguments.keep) as sheet:
+        add_table(sheet, runs, everything)
 
 
 def made(folder: Path, spans: int, rows: int, share: float) -> Path:
@@ -134,34 +137,26 @@ def measured(given: str, spans: str, max_rows: str) -> dict[str, Any]:
     }
 
 
-def table(runs: dict[int, list[dict[str, Any]]], everything: dict[str, Any]) -> str:
-    """Return the medians, their ratio, and the sample next to all rows."""
+def add_table(sheet: Sheet, runs: dict[int, list[dict[str, Any]]], everything: dict[str, Any]) -> None:
+    """Add the medians, their ratio, and the sample next to all rows."""
     best = {}
     for spans, found in runs.items():
         best[spans] = found[0] | {key: min(each[key] for each in found) for key in ("seconds", "cpu", "mib")}
-    lines = [
-        "| spans | holdout rows | measured | seconds | CPU seconds | peak MiB | recall@10, unseen queries | seen |",
-        "|---:|" + "---:|" * 7,
-    ]
-    for spans, each in best.items():
-        lines.append(
-            f"| {spans} | {each['there']:,} | {each['rows']:,} | {each['seconds']:.2f} | {each['cpu']:.2f} "
-            f"| {each['mib']:.0f} | {recall_of(each)} |"
-        )
-    few, many = best.values()
-    ratios = " | ".join(f"{many[key] / few[key]:.2f}" for key in ("seconds", "cpu", "mib"))
-    lines.append(f"| ratio | {many['there'] / few['there']:.1f} | {many['rows'] / few['rows']:.2f} | {ratios} | | |")
-    lines.append(
-        f"| all rows | {everything['there']:,} | {everything['rows']:,} | {everything['seconds']:.2f} "
-        f"| {everything['cpu']:.2f} | {everything['mib']:.0f} | {recall_of(everything)} |"
+    counted = ("there", "rows", "seconds", "cpu", "mib")
+    sheet.table(
+        "spans", "holdout rows", "measured", "seconds", "CPU seconds", "peak MiB", "recall@10, unseen queries", "seen"
     )
-    return "\n".join(lines)
+    for spans, each in best.items():
+        sheet.row(spans, *(each[key] for key in counted), *recall_of(each))
+    few, many = best.values()
+    sheet.row("ratio", *(many[key] / few[key] for key in counted), "", "")
+    sheet.row("all rows", *(everything[key] for key in counted), *recall_of(everything))
 
 
-def recall_of(run: dict[str, Any]) -> str:
-    """Return recall@10 on unseen and on seen queries, as two cells."""
+def recall_of(run: dict[str, Any]) -> list[str]:
+    """Return recall@10 on unseen and on seen queries."""
     found = zip(run["recall"], run["bounds"], strict=True)
-    return " | ".join(f"{value:.4f} ({low:.4f} to {high:.4f})" for value, (low, high) in found)
+    return [f"{value:.4f} ({low:.4f} to {high:.4f})" for value, (low, high) in found]
 
 
 if __name__ == "__main__":

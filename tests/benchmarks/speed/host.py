@@ -6,7 +6,7 @@ Pairs are made up: 42 tokens each in the mean, log-normal as in reviews; an item
 three. Items and queries are drawn uniformly, and as a log has them: the frequency of the n-th is 1 / n^z (Zipf). Rows
 are read from files, as training reads them. Batches of 1,024 pairs of a uniform log are also made row by row, in turns,
 by `tests/support/models/one_by_one.py`, and read batch by batch. Seconds are the processor's, so that other work on the
-machine does not count. Prints tables as Markdown; the exit code is 1 below the limit.
+machine does not count. The exit code is 1 below the limit.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from tasks.worker.training.known_pairs import find_known_positives
 from tasks.worker.training.pair_arrays import Pairs, open_pair_files, row_type, write_facts
 from tasks.worker.training.row_keys import ROW_KEYS
 from tasks.worker.training.tokenised import ITEM_IDS, QUERY_IDS, ROWS
+from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.support.models import one_by_one
 
 LIMIT = 100_000  # pairs per second
@@ -53,28 +54,27 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=2**18)
     parser.add_argument("--batches", type=int, nargs="+", default=[256, 512, 1024, 2048, 8192])
     parser.add_argument("--rounds", type=int, default=3)
+    add_keep(parser)
     arguments = parser.parse_args()
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     torch.set_num_threads(1)
-    slow = False
-    print("| log | pairs a batch | plan alone, pairs/s on one core | batches, pairs/s on one core |")
-    print("|---|---:|---:|---:|")
-    for exponent in EXPONENTS:
-        with made_up(arguments.pairs, exponent) as pairs:
-            for batch in arguments.batches:
-                plans = rate(batch, itertools.islice(seconds_of_plans(pairs, batch), arguments.rounds))
-                whole = rate(batch, itertools.islice(seconds_of_blocks(pairs, batch), 1, arguments.rounds + 1))
-                slow |= plans < LIMIT
-                log = f"Zipf {exponent}" if exponent else "uniform"
-                print(f"| {log} | {batch:,} | {plans:,.0f} | {whole:,.0f} |", flush=True)
-    with made_up(arguments.pairs, 0.0) as pairs:
-        slow |= compare(pairs, arguments.rounds) < LIMIT
+    with measuring("host", arguments.keep) as sheet:
+        sheet.table("log", "pairs a batch", "plan alone, pairs/s on one core", "batches, pairs/s on one core")
+        for exponent in EXPONENTS:
+            with made_up(arguments.pairs, exponent) as pairs:
+                for batch in arguments.batches:
+                    plans = rate(batch, itertools.islice(seconds_of_plans(pairs, batch), arguments.rounds))
+                    whole = rate(batch, itertools.islice(seconds_of_blocks(pairs, batch), 1, arguments.rounds + 1))
+                    log = f"Zipf {exponent}" if exponent else "uniform"
+                    sheet.row(log, batch, plans, whole, good=plans >= LIMIT)
+        with made_up(arguments.pairs, 0.0) as pairs:
+            compare(sheet, pairs, arguments.rounds)
     print(f"\nThe limit is {LIMIT:,} pairs/s.")
-    return int(slow)
+    return int(sheet.missed > 0)
 
 
-def compare(pairs: Pairs, rounds: int) -> float:
-    """Print and return the rate of batches, beside that of the definitions, measured in turns."""
+def compare(sheet: Sheet, pairs: Pairs, rounds: int) -> None:
+    """Add the rate of batches, beside that of the definitions, measured in turns."""
     sides = {"at once": contextlib.nullcontext, "row by row": row_by_row}
     made: dict[str, Iterator[float]] = {}
     for name, way in sides.items():
@@ -87,11 +87,9 @@ def compare(pairs: Pairs, rounds: int) -> float:
             taken[name].append(next(made[name]))
     rates = {name: rate(COMPARED, each) for name, each in taken.items()}
     tokens = np.asarray(pairs.tokens).mean()
-    print(f"\n| batches of {COMPARED:,} pairs, {tokens:.0f} tokens a pair | pairs/s on one core | ratio |")
-    print("|---|---:|---:|")
+    sheet.table(f"batches of {COMPARED:,} pairs, {tokens:.0f} tokens a pair", "pairs/s on one core", "ratio")
     for name, each in rates.items():
-        print(f"| {name} | {each:,.0f} | {each / rates['row by row']:.1f} |")
-    return rates["at once"]
+        sheet.row(name, each, each / rates["row by row"], good=each >= LIMIT or name != "at once")
 
 
 def rate(batch_rows: int, seconds: Iterable[float]) -> float:

@@ -16,6 +16,7 @@ import os
 import re
 import resource
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from infra.store.manifest import read_manifest
 from tasks.runs import releases
+from tests.benchmarks.figures import Cell, add_keep, measuring
 from tests.benchmarks.scale import CONFIG_FILE, ITEM_MAP, QUICK
 from tests.benchmarks.scale_input import write_items
 from tests.benchmarks.watched import Watched
@@ -47,16 +49,17 @@ class Measured(NamedTuple):
 
 
 def main() -> None:
-    """Measure each number of items, and print tables as Markdown."""
+    """Measure each number of items, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--items", type=int, nargs="+", default=[20_000, 200_000, 1_000_000])
     parser.add_argument("--set", action="append", default=[], help="a setting, as in infer.shard_rows=4096")
+    add_keep(parser)
     arguments = parser.parse_args()
-    local = [
-        ("items", "a feed of", "seconds", "CPU seconds", "bytes written", "of all vectors' bytes", "files", "peak MiB")
-    ]
-    remote = [("items", "partitions", *VERBS, "all")]
-    with tempfile.TemporaryDirectory(prefix="millrace-refresh-") as name:
+    local, remote = list[tuple[Cell, ...]](), list[tuple[Cell, ...]]()
+    with (
+        measuring("refresh", arguments.keep) as sheet,
+        tempfile.TemporaryDirectory(prefix="millrace-refresh-") as name,
+    ):
         folder = Path(name)
         os.environ.pop("PREFECT_API_URL", None)
         os.environ.update(client_environment(up(folder / "prefect")))
@@ -66,10 +69,25 @@ def main() -> None:
             first = _released(folder, arguments.set)
             for items in arguments.items:
                 _measure(folder, first, items, server, local, remote)
-                print(f"{_table(local)}\n\n{_table(remote)}\n", flush=True)
+                print(local[-2:], remote[-1], file=sys.stderr, flush=True)
         finally:
             server.stop()
             down(folder / "prefect")
+        sheet.table(
+            "items",
+            "a feed of",
+            "seconds",
+            "CPU seconds",
+            "bytes written",
+            "of all vectors' bytes",
+            "files",
+            "peak MiB",
+        )
+        for row in local:
+            sheet.row(*row)
+        sheet.table("items", "partitions", *VERBS, "all")
+        for row in remote:
+            sheet.row(*row)
 
 
 def _released(folder: Path, settings: list[str]) -> Path:
@@ -89,8 +107,8 @@ def _measure(
     first: Path,
     items: int,
     server: S3Server,
-    local: list[tuple[str, ...]],
-    remote: list[tuple[str, ...]],
+    local: list[tuple[Cell, ...]],
+    remote: list[tuple[Cell, ...]],
 ) -> None:
     workspace, feed = folder / str(items), folder / "items.jsonl"
     shutil.copytree(first, workspace)
@@ -109,12 +127,20 @@ def _measure(
             _ingest(workspace, source, "--replace")
         found = _refresh(workspace)
         local.append(
-            (f"{items:,}", f"{lines:,}", f"{found.seconds:.1f}", f"{found.cpu:.1f}", f"{found.bytes:,}",
-             f"{found.bytes / vectors:.2%}", f"{found.files}", f"{found.mib:.0f}")
-        )  # fmt: skip
+            (
+                items,
+                lines,
+                found.seconds,
+                found.cpu,
+                found.bytes,
+                f"{found.bytes / vectors:.2%}",
+                found.files,
+                found.mib,
+            )
+        )
     requests = _in_a_bucket(server, bucket, one)
-    counted = (f"{requests[verb]:,}" for verb in VERBS)
-    remote.append((f"{items:,}", f"{release.catalogue.partitions}", *counted, f"{requests.total():,}"))
+    counted = (requests[verb] for verb in VERBS)
+    remote.append((items, release.catalogue.partitions, *counted, requests.total()))
     shutil.rmtree(workspace)
     shutil.rmtree(bucket)
 
@@ -169,11 +195,6 @@ def _in_a_bucket(server: S3Server, workspace: Path, one: Path) -> collections.Co
 
 def _verb(request: str) -> str:
     return "LIST" if re.match(r"GET .*[?&]list-type=", request) else request.split()[0]
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    head, *others = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join((head, "|" + "---:|" * len(rows[0]), *others))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from tasks.data.span_versions import note_all
 from tasks.monitoring.work_sums import sum_up_lost
 from tasks.runs import releases
 from tasks.runs.snapshot import Snapshot, pack_runs
+from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.benchmarks.years.bucket import Bucket, serve
 from tests.benchmarks.years.workspace import PREFIX, REFRESHES, fill
 
@@ -38,11 +39,12 @@ MOST_REQUESTS, MOST_SECONDS, MOST_MIB = 200, 2.0, 500
 
 
 def main() -> None:
-    """Print a table as Markdown, and fail if a command takes more than it may."""
+    """Measure and print, and fail if a command takes more than it may."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weeks", type=int, default=156)
     parser.add_argument("--refreshes", type=int, default=REFRESHES, help="after each run")
     parser.add_argument("--delay", type=float, default=5.0, help="milliseconds of each request")
+    add_keep(parser)
     asked = parser.parse_args()
     logging.disable()  # what the stages say
     bucket = Bucket()
@@ -54,10 +56,12 @@ def main() -> None:
     )  # fmt: skip
     packed(open_store(f"s3://bucket/{PREFIX}"))
     bucket.delay_seconds = asked.delay / 1000
-    print(f"{asked.weeks} runs, {asked.weeks * asked.refreshes:,} refreshes, {len(bucket):,} objects\n")
-    print("| command | requests | seconds | of the processor | MiB |\n|---|---:|---:|---:|---:|")
-    rows = [_measured(bucket, name, arguments) for name, arguments in COMMANDS.items()]
-    if asked.refreshes == REFRESHES and not all(rows):
+    with measuring("years", asked.keep) as sheet:
+        filled = f"{asked.weeks} runs, {asked.weeks * asked.refreshes:,} refreshes, {len(bucket):,} objects"
+        sheet.table(filled, "requests", "seconds", "of the processor", "MiB")
+        for name, arguments in COMMANDS.items():
+            _measure(sheet, bucket, name, arguments)
+    if asked.refreshes == REFRESHES and sheet.missed:
         sys.exit(f"more than {MOST_REQUESTS} requests, {MOST_SECONDS} s or {MOST_MIB} MiB")
 
 
@@ -69,8 +73,7 @@ def packed(store: Store) -> None:
     sum_up_lost(store, made, releases.last(store))
 
 
-def _measured(bucket: Bucket, name: str, arguments: tuple[str, ...]) -> bool:
-    """Print a row; return whether it is within the limits."""
+def _measure(sheet: Sheet, bucket: Bucket, name: str, arguments: tuple[str, ...]) -> None:
     bucket.requests.clear()
     command = [str(Path(sys.executable).with_name("millrace")), *arguments, "--workspace", f"s3://bucket/{PREFIX}"]
     begun = time.monotonic()
@@ -83,8 +86,8 @@ def _measured(bucket: Bucket, name: str, arguments: tuple[str, ...]) -> bool:
     if status:
         sys.exit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
     requests = len(bucket.requests)
-    print(f"| {name} | {requests:,} | {seconds:.1f} | {used.ru_utime + used.ru_stime:.1f} | {mib:.0f} |", flush=True)
-    return requests <= MOST_REQUESTS and seconds <= MOST_SECONDS and mib <= MOST_MIB
+    good = requests <= MOST_REQUESTS and seconds <= MOST_SECONDS and mib <= MOST_MIB
+    sheet.row(name, requests, seconds, used.ru_utime + used.ru_stime, mib, good=good)
 
 
 def _peak_mib(pid: int) -> float:
