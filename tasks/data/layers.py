@@ -92,6 +92,11 @@ class Layers(NamedTuple):
         return cls(tuple(paths), rows[live[rows]])
 
     @property
+    def named(self) -> pa.Array:
+        """The ids that the files name, removed items included."""
+        return pc.unique(pa.concat_tables(pq.read_table(path, columns=[ITEM_ID]) for path in self.paths)[ITEM_ID])
+
+    @property
     def items(self) -> int:
         """The number of live items."""
         return pq.read_metadata(self.paths[0]).num_rows if self.rows is None else len(self.rows)

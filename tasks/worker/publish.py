@@ -1,10 +1,14 @@
 """publish: loads a release into one target, and swaps consumers to it once it is complete and checked.
 
 If it stops before the swap, the target still serves the previous table, and the next publication resumes from the
-loaded partitions. A served table that is missing or damaged is replaced in the same way, by a second one.
+loaded partitions. A served table that is missing or damaged is replaced in the same way, by a second one. After a
+refresh, a table in a service with transactions takes over the changes alone.
 """
 
 import contextlib
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 from configs.schema.stages import AnyTarget, narrowing
 from infra.store.base import Store
@@ -14,11 +18,22 @@ from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.search import NarrowRecall
 from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.runs import branches, releases
-from tasks.worker.export.table_contents import ReleaseVectors, check_content, check_ids, check_index
-from tasks.worker.export.target import DamagedTable, Owner, Target, release_of, table_names
+from tasks.worker.export.changed_rows import changes, comparable
+from tasks.worker.export.table_contents import IndexQuality, ReleaseVectors, check_content, check_ids, check_index
+from tasks.worker.export.target import Changeable, DamagedTable, Index, Owner, Target, release_of, table_names
 from tasks.worker.export.targets import open_target
 from tasks.worker.process.job import Job
 from tasks.worker.search.narrow_recall import Holdout, measure_narrow, search_holdout
+
+MOST_CHANGED = 0.25  # share of the release's items; beyond it, a new table with an index of its own costs less
+
+
+class Proof(NamedTuple):
+    """Findings about a complete table: its index, and the recall of narrow vectors if that was measured."""
+
+    built: Index | None
+    quality: IndexQuality
+    narrow: NarrowRecall | None
 
 
 def run(job: Job) -> PublishOutcome:
@@ -54,7 +69,7 @@ def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOut
             job.store, inputs.vectors, inputs.vectors_by, inputs.vectors_sha256, settings.width, inputs.model_version
         )
     owner = Owner(job.store.uri, branches.root(job.store, job.config.lineage))
-    names = table_names(inputs.target, inputs.release, release.named, narrow := narrowing(settings))
+    names = table_names(inputs.target, inputs.release, release.named, narrowing(settings))
     naming = naming_release(inputs.release)
     with naming, contextlib.closing(open_target(settings)) as target, job.clock.phase("productive"):
         before = target.serving()
@@ -67,14 +82,19 @@ def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOut
             return _swapped(target, table, before, release, owner)
         if table == before and _damaged(target, table, release):
             table = next(name for name in names if name != before)
-        queries = search_holdout(job, inputs, settings) if narrow and table != inputs.measured else None
-        loaded = _load(target, table, release) if table != before else 0
-        index = target.index(table)
-        quality = check_index(target, table, index, release, job.config.publish.min_recall, served=table == before)
-        recall = _narrow_recall(target, table, queries, job.config.publish.max_loss) if queries is not None else None
+        prove = functools.partial(_proved, job, inputs, settings, target, release)
+        earlier = _served_vectors(job.store, settings, before, release) if before not in (None, *names) else None
+        followed = _follow(target, before, table, earlier, release, prove) if before and earlier else None
+        if followed is None:
+            loaded = _load(target, table, release) if table != before else 0
+            proof = prove(table, table == before)
+        else:
+            loaded, proof = followed
+            if _overtaken(job.store, inputs):
+                return _left_alone(release.count, before)
         there = set(target.tables())  # before the swap: a later one is another publication's
         keep = there - set(names) | {table}
-        if table != before or target.owner() != owner:
+        if (table != before and followed is None) or target.owner() != owner:
             if _overtaken(job.store, inputs):
                 return _left_alone(release.count, before)
             if not inputs.take_over:
@@ -88,11 +108,11 @@ def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOut
         served_before=before,
         vectors=release.count,
         loaded=loaded,
-        index=index.name if index is not None else None,
-        recall=quality.recall,
-        query_ms=quality.query_ms,
-        queries=quality.queries,
-        narrow=recall,
+        index=proof.built.name if proof.built is not None else None,
+        recall=proof.quality.recall,
+        query_ms=proof.quality.query_ms,
+        queries=proof.quality.queries,
+        narrow=proof.narrow,
         dropped=dropped,
     )
 
@@ -151,6 +171,65 @@ def _damaged(target: Target, table: str, release: ReleaseVectors) -> bool:
         print(f"{error}. It is being served, so the release is loaded again beside it", flush=True)
         return True
     return False
+
+
+def _follow(
+    target: Target, before: str, table: str, earlier: ReleaseVectors, release: ReleaseVectors,
+    prove: Callable[[str, bool], Proof],
+) -> tuple[int, Proof] | None:  # fmt: skip
+    """Make the served table the release's, by the rows that differ; return the number of written rows, and the proof.
+
+    Consumers see all of it at once, after all checks. None: the release is to be loaded beside the served table, since
+    that differs too much or is damaged, or the service has no such change.
+    """
+    if not isinstance(target, Changeable) or table in target.tables():
+        return None
+    try:
+        with target.changing(before, table) as changed:
+            written = done = 0
+            for each in changes(earlier, release):
+                target.change(changed, each.rows, each.gone)
+                written, done = written + each.rows.num_rows, done + each.rows.num_rows + len(each.gone)
+                if done > MOST_CHANGED * release.count:
+                    raise DamagedTable(f"{target.where}, table {before}: more than a quarter of its items have changed")
+                report("publish", done, release.count, table)
+            check_content(target, changed, release)
+            check_ids(target, changed, release)
+            proof = prove(changed, False)
+        return written, proof._replace(built=target.index(table))  # by its name now
+    except (DamagedTable, DataError, MissingFolder, CorruptFolder, FileNotFoundError) as error:
+        print(f"{error}. The release is loaded beside the served table", flush=True)
+        return None
+
+
+def _served_vectors(
+    store: Store, settings: AnyTarget, served: str | None, release: ReleaseVectors
+) -> ReleaseVectors | None:
+    """Return the vectors of the release that is served; None if they are gone, or not comparable with `release`."""
+    try:
+        of = releases.read(store, release_of(served or ""))
+        by = of.model.of_items.version
+        found = ReleaseVectors(store, of.vectors_prefix, by, of.vectors_sha256, settings.width)
+    except (ConfigError, StoreError, MissingFolder, CorruptFolder):  # pruned, or of the target's owner before
+        return None
+    same = served in table_names(settings.name, of.number, found.named, narrowing(settings))
+    return found if same and comparable(found, release) else None
+
+
+def _proved(
+    job: Job, inputs: PublishInputs, settings: AnyTarget, target: Target, release: ReleaseVectors,
+    table: str, served: bool,
+) -> Proof:  # fmt: skip
+    """Build and check the index of a complete table; narrow vectors are searched with the holdout queries too.
+
+    Raises:
+        DataError: it finds too little.
+    """
+    queries = search_holdout(job, inputs, settings) if narrowing(settings) and table != inputs.measured else None
+    index = target.index(table)
+    quality = check_index(target, table, index, release, job.config.publish.min_recall, served)
+    most = job.config.publish.max_loss
+    return Proof(index, quality, _narrow_recall(target, table, queries, most) if queries is not None else None)
 
 
 def _load(target: Target, table: str, release: ReleaseVectors) -> int:

@@ -52,12 +52,11 @@ class Figures(Record):
     commit: str
     machine: str
     cores: int
-    load: float  # of all processes, the average of the 15 minutes before
+    load: float  # of all processes, the average of the last 15 minutes
     tables: tuple[Table, ...]
 
     def __str__(self) -> str:
-        busy = f"a load of {self.load:.1f} before"
-        made = f"{self.date} at `{self.commit}`, {self.cores} cores of {self.machine}, {busy}:"
+        made = f"{self.date} at `{self.commit}`, {self.cores} cores of {self.machine}, load {self.load:.1f}:"
         return "\n\n".join([made, *map(str, self.tables)])
 
 
@@ -94,12 +93,12 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def measuring(program: str, keep: bool) -> Iterator[Sheet]:
     """Yield the sheet of a program, and write its file at the end if `keep`."""
-    sheet, load = Sheet(), os.getloadavg()[2]
+    sheet = Sheet()
     yield sheet
     if keep:
         figures = Figures(
             date=f"{datetime.now(UTC):%Y-%m-%d}", commit=_commit(), machine=_machine(),
-            cores=len(os.sched_getaffinity(0)), load=round(load, 1), tables=sheet.tables,
+            cores=len(os.sched_getaffinity(0)), load=round(os.getloadavg()[2], 1), tables=sheet.tables,
         )  # fmt: skip
         write(program, figures)
         print(f"written to {_file(program)}; `make docs` shows it", file=sys.stderr)

@@ -26,7 +26,7 @@ from tasks.worker.export.secrets import secret_of
 from tasks.worker.export.target import CANDIDATES, PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of
 
 _COLUMNS = (ITEM_ID, TEXT, VECTOR, MODEL_VERSION, PARTITION)
-_INDEX = "_nearest"  # suffix of the index's name after the table's name
+_INDEX, _PARTITIONS = "_nearest", "_partition"  # suffixes of the indexes' names after the table's name
 HNSW_DEFAULT, HNSW_MOST = 40, 1000  # hnsw.ef_search: rows that a search of the index gives, unless told, and at most
 LOCK_TIMEOUT = "5s"  # a swap that waits for a reader's transaction blocks all later readers
 _DAMAGED = (
@@ -52,7 +52,8 @@ class Pgvector:
     """Implements `Target`."""
 
     def __init__(self, target: PgvectorTarget) -> None:
-        self._name, self._binary, self._searching = target.name, target.form == "binary", HNSW_DEFAULT
+        self._name, self._binary = target.name, target.form == "binary"
+        self._searching: int | None = HNSW_DEFAULT  # hnsw.ef_search as set; None: unknown
         self.where = f"pgvector {target.name} ({target.dsn})"
         secret = secret_of(target.password_env, self.where)
         password = {"password": secret} if secret is not None else {}
@@ -107,7 +108,7 @@ class Pgvector:
             self._do(query.format(table=Identifier(table), kind=kind))
             self._do(
                 SQL("CREATE INDEX IF NOT EXISTS {name} ON {table} (partition)").format(
-                    name=Identifier(f"{table}_partition"), table=Identifier(table)
+                    name=Identifier(f"{table}{_PARTITIONS}"), table=Identifier(table)
                 )
             )
 
@@ -117,25 +118,28 @@ class Pgvector:
             return dict(self._connection.execute(query).fetchall())
 
     def load(self, table: str, partition: int, rows: pa.Table, again: bool) -> None:
+        gone = SQL("DELETE FROM {table} WHERE partition = {partition}")
+        with self._speaking(), self._connection.transaction():
+            if again:
+                self._do(gone.format(table=Identifier(table), partition=Literal(partition)))
+            self._copy(table, rows)
+
+    def _copy(self, table: str, rows: pa.Table) -> None:
         names = SQL(", ").join(map(Identifier, _COLUMNS))
         copy = SQL("COPY {table} ({names}) FROM STDIN WITH (FORMAT BINARY)").format(
             table=Identifier(table), names=names
         )
         half = rows.schema.field(VECTOR).type.value_type == pa.float16()
         kind, as_vector = ("halfvec", HalfVector) if half else ("vector", Vector)
-        with self._speaking(), self._connection.transaction(), self._connection.cursor() as cursor:
-            if again:
-                gone = SQL("DELETE FROM {table} WHERE partition = {partition}")
-                cursor.execute(gone.format(table=Identifier(table), partition=Literal(partition)))
-            with cursor.copy(copy) as into:
-                into.set_types(["text", "text", kind, "text", "int4"])
-                for batch in rows.to_batches(max_chunksize=1024):
-                    columns = [batch.column(name) for name in _COLUMNS]
-                    width = columns[2].type.list_size
-                    vectors = columns[2].flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
-                    others = [column.to_pylist() for column in (*columns[:2], *columns[3:])]
-                    for item_id, text, version, number, vector in zip(*others, vectors, strict=True):
-                        into.write_row((item_id, text, as_vector(vector), version, number))
+        with self._connection.cursor() as cursor, cursor.copy(copy) as into:
+            into.set_types(["text", "text", kind, "text", "int4"])
+            for batch in rows.to_batches(max_chunksize=1024):
+                columns = [batch.column(name) for name in _COLUMNS]
+                width = columns[2].type.list_size
+                vectors = columns[2].flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+                others = [column.to_pylist() for column in (*columns[:2], *columns[3:])]
+                for item_id, text, version, number, vector in zip(*others, vectors, strict=True):
+                    into.write_row((item_id, text, as_vector(vector), version, number))
 
     def index(self, table: str) -> Index:
         """Build an HNSW index, for the cosine or of bits, in one statement, unless it has a valid one.
@@ -218,6 +222,32 @@ class Pgvector:
                 self._do(SQL("DROP VIEW {name}").format(name=name))
                 self._do(SQL("CREATE VIEW {name} AS {source}").format(name=name, source=source))
             self._do(SQL("COMMENT ON VIEW {name} IS {comment}").format(name=name, comment=comment))
+
+    @contextlib.contextmanager
+    def changing(self, table: str, into: str) -> Iterator[str]:
+        """Give the table itself, in a transaction that ends with its new name; the view goes on reading it."""
+        try:
+            with self._speaking(), self._connection.transaction():
+                # A second publication waits, if its lease has passed to it; readers do not.
+                self._do(SQL("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE").format(table=Identifier(table)))
+                yield table
+                for suffix in (_INDEX, _PARTITIONS):  # or they would be in the way of a table with the name of before
+                    name, new = Identifier(f"{table}{suffix}"), Identifier(f"{into}{suffix}")
+                    self._do(SQL("ALTER INDEX IF EXISTS {name} RENAME TO {new}").format(name=name, new=new))
+                self._do(
+                    SQL("ALTER TABLE {table} RENAME TO {into}").format(table=Identifier(table), into=Identifier(into))
+                )
+        except BaseException:
+            self._searching = None  # the rollback has undone it
+            raise
+
+    def change(self, table: str, rows: pa.Table, gone: list[str]) -> None:
+        query = SQL("DELETE FROM {table} WHERE item_id = ANY({ids})")
+        ids = [*gone, *rows[ITEM_ID].to_pylist()]
+        with self._speaking(), self._connection.transaction():
+            self._do(query.format(table=Identifier(table), ids=Literal(ids)))
+            if rows.num_rows:
+                self._copy(table, rows)
 
     def erase(self, table: str, item_ids: list[str]) -> None:
         """Delete the rows, and let Postgres clear their places in the table and in its indexes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from infra.store.base import Store
-from infra.store.manifest import check_sizes, expect_manifest, open_entry
+from infra.store.manifest import FileEntry, check_sizes, expect_manifest, open_entry
 from tasks.data.layers import Layers, layers_of
 from tasks.data.rows import FIRST_SHA256, ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import DataError
@@ -53,12 +53,12 @@ class ReleaseVectors:
         self.shape = Shape(width or facts["width"], facts["type"] == "fp16", of_queries or model_version)
         self._cut = width is not None
         self._store, self._prefix = store, prefix
-        self._files = layers_of(manifest)
+        self.files = layers_of(manifest)
         self._parts: dict[int, Layers] = {}
 
     def rows_by_partition(self) -> dict[int, int]:
         """Return the number of rows of each non-empty partition."""
-        counts = {number: self._part(number).items for number in self._files}
+        counts = {number: self._part(number).items for number in self.files}
         return {number: rows for number, rows in counts.items() if rows}
 
     def rows(self, partition: int) -> pa.Table:
@@ -67,7 +67,10 @@ class ReleaseVectors:
         Raises:
             CorruptFolder: a file does not match the manifest's checksum.
         """
-        table = self._part(partition).table([ITEM_ID, TEXT, VECTOR, MODEL_VERSION])
+        return self.as_rows(self._part(partition).table([ITEM_ID, TEXT, VECTOR, MODEL_VERSION]), partition)
+
+    def as_rows(self, table: pa.Table, partition: int) -> pa.Table:
+        """Return rows as `rows` does; of columns item_id, text, vector and model_version, as files have them."""
         if self._cut:
             table = table.set_column(table.column_names.index(VECTOR), VECTOR, self._narrow(table[VECTOR]))
         version = table[MODEL_VERSION].cast(pa.string())
@@ -90,7 +93,7 @@ class ReleaseVectors:
 
     def vectors(self) -> Iterator[tuple[pa.ChunkedArray, np.ndarray]]:
         """Yield ids and unit vectors, float32 (rows, width), partition by partition."""
-        for number in self._files:
+        for number in self.files:
             table = self._part(number).table([ITEM_ID, VECTOR])
             yield table[ITEM_ID], _unit(as_matrix(table[VECTOR])[:, : self.shape.width])  # float16 rounds
 
@@ -103,10 +106,12 @@ class ReleaseVectors:
     def _part(self, partition: int) -> Layers:
         """Return a partition's files, compared with their checksums at their first use."""
         if partition not in self._parts:
-            self._parts[partition] = Layers.open(
-                [open_entry(self._store, self._prefix, entry) for entry in self._files[partition]]
-            )
+            self._parts[partition] = self.open_files(self.files[partition])
         return self._parts[partition]
+
+    def open_files(self, files: Sequence[FileEntry], above: bool = False) -> Layers:
+        """Return files of a partition, compared with their checksums. `above` as of `Layers.open`."""
+        return Layers.open([open_entry(self._store, self._prefix, entry) for entry in files], above)
 
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager
 from hashlib import sha256
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -133,6 +134,26 @@ class Target(Protocol):
     def drop(self, table: str) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Changeable(Protocol):
+    """A target whose tables can take over the changes of a refresh, instead of a load of all its vectors."""
+
+    def changing(self, table: str, into: str) -> AbstractContextManager[str]:
+        """Give the name of the table to change: consumers see nothing of the changes before the end of the block.
+
+        After it there is the table `into`, with its index; `table` may be gone. An exception in the block undoes all.
+        """
+        ...
+
+    def change(self, table: str, rows: pa.Table, gone: list[str]) -> None:
+        """Insert rows, in place of earlier ones of the same items, and delete the items that are `gone`.
+
+        Args:
+            rows: columns as of `load`.
+        """
+        ...
 
 
 def table_names(target: str, release: int, vectors_sha256: str, narrow: str = "") -> tuple[str, str]:

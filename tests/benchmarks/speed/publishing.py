@@ -1,0 +1,78 @@
+"""Seconds of a publication to Postgres: of all vectors, and after refreshes that change few.
+
+    python -m tests.benchmarks.speed.publishing [--items 100000] [--keep]
+
+Items are made up, with vectors of 384 numbers from hashed texts; Postgres with pgvector runs on this machine. Each
+publication is checked as always: all ids, sampled rows, and the index against exact search.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.worker import publish
+from tests.benchmarks.figures import Sheet, add_keep, measuring
+from tests.support.fakes.fake_runner import small_config
+from tests.support.processes.postgres import Postgres
+from tests.support.workspace.changing_shop import Shop
+from tests.support.workspace.publications import publish_job
+
+WIDTH, SHARD_ROWS = 384, 4096
+CHANGES = (20, 1000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--items", type=int, default=100_000)
+    add_keep(parser)
+    asked = parser.parse_args()
+    with measuring("publishing", asked.keep) as sheet:
+        measure(sheet, asked.items)
+
+
+def measure(sheet: Sheet, items: int) -> None:
+    """Publish a release, refreshes of it, and a rollback; add a row for each."""
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-publishing-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+        Postgres() as postgres,
+    ):
+        shop = Shop(Path(folder), WIDTH, items, 2 ** max(0, (items // SHARD_ROWS).bit_length()))
+        shop.patch(patch)
+        with _quiet():
+            shop.refresh(None)
+        target = f"publish.targets=[{{kind: pgvector, name: look, dsn: '{postgres.empty_database()}'}}]"
+        sheet.table("publication to Postgres", "items", "rows written", "seconds")
+
+        def bring(name: str) -> None:
+            config, release, began = small_config(target), shop.releases[-1], time.monotonic()
+            with _quiet():
+                done = publish.run(publish_job(shop.store, config, release, only_current=False))
+            sheet.row(name, release.vectors, done.loaded, time.monotonic() - began)
+
+        bring("the first of a model")
+        for changed in CHANGES:
+            with _quiet():
+                shop.change(changed)
+                shop.refresh(shop.releases[-1])
+            bring(f"after a refresh of {changed:,}")
+        shop.releases.pop()
+        bring("after a rollback of that")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+if __name__ == "__main__":
+    main()
