@@ -228,7 +228,8 @@ class Pgvector:
         """Give the table itself, in a transaction that ends with its new name; the view goes on reading it."""
         try:
             with self._speaking(), self._connection.transaction():
-                # A second publication waits, if its lease has passed to it; readers do not.
+                self._do(SQL("SET LOCAL idle_in_transaction_session_timeout = 0"))  # exact search takes a while
+                # A second publication waits, if the lease has passed to it; readers do not.
                 self._do(SQL("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE").format(table=Identifier(table)))
                 yield table
                 for suffix in (_INDEX, _PARTITIONS):  # or they would be in the way of a table with the name of before
