@@ -21,6 +21,7 @@ CONDITIONS: dict[str, Callable[[Instance], bool]] = {
     "SmallAccelerator": lambda row: row.efa_cards == 0,
     "WideAccelerator": lambda row: row.efa_cards == 16,
     "BlockAccelerator": lambda row: row.capacity_block == "only",
+    "NativeAccelerator": lambda row: row.accelerator == "neuron",
 }
 
 

@@ -4,7 +4,7 @@
 set -eu
 
 cd "$(dirname "$0")/../.."
-images="control worker worker-neuron local"
+images="control worker worker-neuron worker-torchneuron local"
 graphs=${GRAPHS:-build/neuron-graphs}
 levels=${LEVELS:-"1 2"}
 
@@ -29,8 +29,10 @@ for image in $images; do
     "millrace-$image:check" python /tmp/imports.py
 done
 
-step "versions of the Neuron SDK"
-contained millrace-worker-neuron:check sh -c 'neuronx-cc --version; python -m pip list | grep -i neuron'
+for image in worker-neuron worker-torchneuron; do
+  step "versions of the Neuron SDK in $image"
+  contained "millrace-$image:check" sh -c 'neuronx-cc --version; python -m pip list | grep -i neuron'
+done
 
 step "graphs of warmup and health into $graphs"
 rm -rf "$graphs"

@@ -21,6 +21,7 @@ from torch import nn
 from tasks.contracts.usage import GraphUse, NewGraph
 from tasks.foundation.errors import CompileError
 from tasks.foundation.process import free_host_bytes
+from tasks.worker.devices.precompile import AheadCompiler
 from tasks.worker.process.job import Rank
 
 OnNewGraph = Literal["fail", "warn", "note"]
@@ -157,8 +158,8 @@ class Accelerator(ABC):
     graphs: GraphWatch | None = None  # compiled graphs; None for an eager device
     graph_folder: Path | None = None  # compiled graphs on disk
     reads_graphs = False  # the runtime loads compiled graphs from disk; the workers of a machine then share a folder
-    compiles_ahead = False  # a tool compiles the graphs before the device is opened; else the trial run does
-    collects_only = False  # graphs are collected, not executed: all numbers are zeros
+    ahead_compiler: AheadCompiler | None = None  # compiles before the device is opened; None: the trial run does
+    collects_only = False  # graphs are collected or compiled, not executed: all numbers are zeros
     communicated_seconds: float | None = None  # in collectives so far; None: unknown, as they are part of a graph
     compiler = ""  # name and version
     flags = ""  # the compiler's flags

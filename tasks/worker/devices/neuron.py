@@ -2,7 +2,8 @@
 
 The functions of a step are compiled whole, each with its backward pass; a break, or a shape that varies, is an error.
 Graphs take and hold no 64-bit integers of ours: ids are sent as int32. TorchNeuron keeps compiled graphs in a folder,
-so warmup fills it and training reads it; `GraphWatch` checks that. Import this file after `prepare_environment`.
+so warmup fills it, in compile-only mode, and training reads it; `GraphWatch` checks that. Import this file after
+`prepare_environment`.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 from tasks.worker.devices.ahead import make_ahead, replace_tensors
 from tasks.worker.devices.base import Accelerator, GraphWatch, M, P, T
+from tasks.worker.devices.compile_only import COMPILE_ONLY, SWITCH, list_neffs
 from tasks.worker.devices.xla_environment import NEURON_FLAGS, checked_flags, folder_of_machine
 from tasks.worker.process.job import Rank
 from tasks.worker.process.machine import SharedFolder
@@ -34,6 +36,7 @@ OLDEST = (2, 13)  # releases before it are PyTorch/XLA, under the same name
 TARGETS = ("trn2", "trn3")
 NEFF_CACHE, LOCAL_CACHE = "TORCH_NEURONX_NEFF_CACHE_DIR", "TORCH_NEURONX_NEFF_LOCAL_CACHE_DIR"
 FALLBACK = "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION"
+PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"
 MOST_VARIANTS = 64  # graphs of one function, by model, precision, mode and shape; Dynamo's own limit is 8
 _EFA = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1"}
 
@@ -56,7 +59,7 @@ def prepare_environment(config: Config | None, precision: str, rank: Rank) -> Ne
             precision or the environment.
     """
     version = _version()
-    cache = folder_of_machine(rank)
+    cache = _inherited_cache() if is_compile_only() else folder_of_machine(rank)
     variables = {
         NEFF_CACHE: str(cache),
         LOCAL_CACHE: str(cache.with_name(f"{cache.name}-local")),  # another run's graphs would not be counted
@@ -64,10 +67,26 @@ def prepare_environment(config: Config | None, precision: str, rank: Rank) -> Ne
     }
     if config is not None:
         variables |= _settings(config, precision, rank.world > rank.local_world)
+        if is_compile_only():
+            variables[PLATFORM] = config.compiler.target  # it opens no device that could say so
     os.environ.update(variables)
     importlib.import_module("torch_neuronx")  # registers the device, the compiler and the backend of collectives
     compiler = f"{PACKAGE} {version}, torch {torch.__version__}"
     return NeuronEnvironment(cache, variables, compiler, variables.get(NEURON_FLAGS, ""))
+
+
+def is_compile_only() -> bool:
+    """Return True in a trial run whose graphs are compiled, into the folder of the process that started it."""
+    return os.environ.get(SWITCH) == "1"
+
+
+def _inherited_cache() -> Path:
+    if NEFF_CACHE not in os.environ:
+        raise ConfigError(
+            f"{SWITCH} is 1 in the environment, so no graph would be executed and all numbers would be zeros; unset "
+            "it: warmup sets it for its own trial run alone"
+        )
+    return Path(os.environ[NEFF_CACHE])
 
 
 def _version() -> str:
@@ -104,6 +123,7 @@ class NeuronAccelerator(Accelerator):
     name = "neuron"
     backend = "cpu:gloo,neuron:neuron"
     reads_graphs = True
+    ahead_compiler = COMPILE_ONLY
 
     def __init__(self, rank: Rank, environment: NeuronEnvironment) -> None:
         super().__init__(rank)
@@ -113,9 +133,10 @@ class NeuronAccelerator(Accelerator):
         self.device = found
         self.environment = environment
         self.graph_folder = environment.cache
-        self._folder = SharedFolder(environment.cache)
+        self.collects_only = is_compile_only()
+        self._folder = None if self.collects_only else SharedFolder(environment.cache)
         self.compiler, self.flags = environment.compiler, environment.flags
-        self.graphs = self._watch = GraphWatch(_compilations, self._compiled_graphs)
+        self.graphs = self._watch = GraphWatch(_compilations, lambda: list_neffs(environment.cache))
         torch._dynamo.config.recompile_limit = MOST_VARIANTS
 
     def join(self) -> None:
@@ -130,7 +151,8 @@ class NeuronAccelerator(Accelerator):
 
     def abandon(self) -> None:
         """Leave the folder of graphs."""
-        self._folder.leave()
+        if self._folder is not None:
+            self._folder.leave()
 
     @property
     def fast_bf16(self) -> bool:
@@ -177,10 +199,6 @@ class NeuronAccelerator(Accelerator):
     def ahead(self, works: Iterable[T]) -> Iterator[T]:
         with contextlib.closing(make_ahead(works, lambda done: done)) as made:
             yield from made
-
-    def _compiled_graphs(self) -> dict[str, int]:
-        """Return name -> bytes: TorchNeuron writes one file a graph, named by a hash, below two levels of folders."""
-        return {path.name: path.stat().st_size for path in self.environment.cache.rglob("*.neff")}
 
     # --- collectives ----------------------------------------------------------------------------------------------
 

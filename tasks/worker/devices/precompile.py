@@ -43,6 +43,20 @@ class GraphCompile(NamedTuple):
     seconds: float
 
 
+class AheadCompiler(NamedTuple):
+    """Means to compile the graphs of a trial run before the device is opened.
+
+    Attributes:
+        compile: as `precompile`, on the first machine.
+        collect: as `collect`, on the others, which take part in the trial run.
+        listed: as `list_graphs`.
+    """
+
+    compile: Callable[..., tuple[GraphCompile, ...]]
+    collect: Callable[..., frozenset[str]]
+    listed: Callable[[Path], dict[str, int]]
+
+
 class _Entry(BaseModel):
     status: bool
     compile_time: float
@@ -276,3 +290,6 @@ def _graph_name(path: str) -> str:
 def _first(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED_GRAPHS} more" if len(names) > NAMED_GRAPHS else ""
     return ", ".join(names[:NAMED_GRAPHS]) + more
+
+
+PARALLEL_COMPILE = AheadCompiler(precompile, collect, list_graphs)

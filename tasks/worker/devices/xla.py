@@ -20,7 +20,7 @@ from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 from tasks.worker.devices.ahead import make_ahead, one_behind
 from tasks.worker.devices.base import COLLECTIVE_TIMEOUT, Accelerator, GraphWatch, M, T, gradients_of
-from tasks.worker.devices.precompile import list_graphs
+from tasks.worker.devices.precompile import PARALLEL_COMPILE, list_graphs
 from tasks.worker.devices.xla_environment import XlaEnvironment, check_place, is_collecting
 from tasks.worker.process.job import Rank
 from tasks.worker.process.machine import SharedFolder
@@ -43,7 +43,8 @@ class XlaAccelerator(Accelerator):
         self.graph_folder = environment.cache
         # A trial run collects into the folder of the process that started it.
         self._folder = None if is_collecting() else SharedFolder(environment.cache)
-        self.reads_graphs = self.compiles_ahead = environment.neuron
+        self.reads_graphs = environment.neuron
+        self.ahead_compiler = PARALLEL_COMPILE if environment.neuron else None
         self.collects_only = is_collecting()
         self.compiler, self.flags = environment.compiler, environment.flags
         self.graphs = self._watch = GraphWatch(_compilations, self._compiled_graphs)

@@ -1,7 +1,8 @@
 """Compilation ahead of time: find the missing graphs of a program, and coordinate the workers that compile them.
 
-A lease admits one builder at a time; others wait for it. For PyTorch/XLA on NeuronCores `neuron_parallel_compile`
-compiles, around its own trial run; on other devices the trial run compiles the graphs by running them.
+A lease admits one builder at a time; others wait for it. On NeuronCores a trial run that executes nothing comes before
+the device is opened: for PyTorch/XLA `neuron_parallel_compile` compiles the graphs, for TorchNeuron its compile-only
+mode. On other devices the trial run compiles the graphs by running them.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from tasks.contracts.workspace import COMPILE_LEASE, COMPILE_SIGNAL, SPEC
 from tasks.foundation.errors import CompileError
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Graph
-from tasks.worker.devices.precompile import collect, list_graphs, precompile
+from tasks.worker.devices.precompile import AheadCompiler
 from tasks.worker.process.job import Job, Rank
 from tasks.worker.training import compile_cache
 from tasks.worker.training.batches import BatchShape
@@ -92,7 +93,7 @@ def provide_graphs(
         StoreError: the lease was lost.
     """
     made_of = compile_cache.ingredients(job.config, parts, shape, job.rank.world, accelerator)
-    key = compile_cache.key_of(made_of)
+    key, compiler = compile_cache.key_of(made_of), accelerator.ahead_compiler
     into = accelerator.graph_folder if accelerator.reads_graphs else None
     if job.rank.is_main:
         with _builder_lease(job, key) as held:
@@ -101,8 +102,8 @@ def provide_graphs(
             _say(_found(before, key, accelerator))
             _signal(job, key, FOUND, before.to_json())
             try:
-                if into is not None and accelerator.compiles_ahead and not before.complete:
-                    ahead.compiled = _compile(job, accelerator.variables, into)
+                if into is not None and compiler is not None and not before.complete:
+                    ahead.compiled = _compile(job, compiler, accelerator.variables, into)
                     if job.rank.world > job.rank.local_world:
                         ahead.upload()
                     _signal(job, key, COMPILED)
@@ -113,8 +114,7 @@ def provide_graphs(
             except BaseException:
                 if not ahead.published and held is not None:
                     with contextlib.suppress(Exception):  # the first error is the one to report
-                        left = _left_by_the_tool(into) if accelerator.compiles_ahead else ()
-                        ahead.compiled = ahead.compiled or left
+                        ahead.compiled = ahead.compiled or _left_by_the_tool(compiler, into)
                         ahead.publish(complete=False)
                 raise
     else:
@@ -126,8 +126,8 @@ def provide_graphs(
             found = CacheContents.model_validate_json(_wait_for(job, key, FOUND))
             before = compile_cache.fetch(job.store, key, into)
             # Worker 0 waits for it, even if all graphs exist now.
-            if into is not None and accelerator.compiles_ahead and not found.complete:
-                _collect(job, key, accelerator.variables, into)
+            if into is not None and compiler is not None and not found.complete:
+                _collect(job, key, compiler, accelerator.variables, into)
             _prepared(job, key, before)
         yield CompileSession(job.store, accelerator, made_of, before, holds_lease=False)
 
@@ -166,22 +166,22 @@ def _prepared(job: Job, key: str, before: CacheContents) -> None:
         job.machine.publish(PREPARED.format(key=key), before.to_json())
 
 
-def _compile(job: Job, variables: Mapping[str, str], cache: Path) -> tuple[Graph, ...]:
-    """Run this stage a second time inside the tool, in a trial run that only collects graphs, and compile them."""
-    environment = _environment(job, variables)
-    graphs = precompile(_trial(job), cache, _workdir(cache), environment, job.config.compiler.parallel_jobs, _sign(job))
+def _compile(job: Job, compiler: AheadCompiler, variables: Mapping[str, str], cache: Path) -> tuple[Graph, ...]:
+    """Run this stage a second time, in a trial run that executes no graph, and compile its graphs."""
+    environment, jobs = _environment(job, variables), job.config.compiler.parallel_jobs
+    graphs = compiler.compile(_trial(job), cache, _workdir(cache), environment, jobs, _sign(job))
     _say(f"compiled {len(graphs)} graphs ahead of time")
-    sizes = list_graphs(cache)
+    sizes = compiler.listed(cache)
     return tuple(Graph(graph.name, "ahead of time", graph.seconds, sizes[graph.name]) for graph in graphs)
 
 
-def _collect(job: Job, key: str, variables: Mapping[str, str], cache: Path) -> None:
+def _collect(job: Job, key: str, compiler: AheadCompiler, variables: Mapping[str, str], cache: Path) -> None:
     """Take part in the trial run, then fetch the graphs compiled by worker 0.
 
     Raises:
         CompileError: the trial run failed, or met graphs here that worker 0 did not meet.
     """
-    names = collect(_trial(job), cache, _workdir(cache), _environment(job, variables), _sign(job))
+    names = compiler.collect(_trial(job), cache, _workdir(cache), _environment(job, variables), _sign(job))
     _wait_for(job, key, COMPILED)
     there = compile_cache.fetch(job.store, key, cache)
     if other := sorted(names - there.graphs.keys()):
@@ -217,9 +217,9 @@ def _workdir(cache: Path) -> Path:
     return cache.with_name(f"{cache.name}-work")
 
 
-def _left_by_the_tool(cache: Path | None) -> tuple[Graph, ...]:
+def _left_by_the_tool(compiler: AheadCompiler | None, cache: Path | None) -> tuple[Graph, ...]:
     """Return the graphs that compiled although others failed; their compile seconds are unknown."""
-    left = list_graphs(cache) if cache is not None else {}
+    left = compiler.listed(cache) if compiler is not None and cache is not None else {}
     return tuple(Graph(name, "ahead of time", 0.0, size) for name, size in left.items())
 
 

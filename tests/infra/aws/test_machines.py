@@ -76,6 +76,20 @@ def test_each_stage_has_one_definition_and_there_are_no_others() -> None:
     assert {name: definition["type"] for name, definition in definitions().items()} == expected
 
 
+@pytest.mark.parametrize("kind", ACCELERATORS)
+def test_each_accelerator_gets_the_image_of_its_software(kind: str) -> None:
+    """TorchNeuron's for Trn2; Inferentia's infer has PyTorch/XLA beside any. A named image is taken as it is."""
+
+    def images(**more: str) -> set[str]:
+        return {container(stage, AcceleratorType=kind, **more)["image"].rpartition("/")[2] for stage in COMPUTES}
+
+    native = instances()[kind].accelerator == "neuron"
+    assert images(ImageTag="0.1.0") == {f"neuronrepository:0.1.0{'-torchneuron' if native else ''}"}
+    beside = container("infer", "millrace-inferentia", AcceleratorType=kind, InferType="inf2.xlarge", ImageTag="0.1.0")
+    assert beside["image"].endswith("/neuronrepository:0.1.0")
+    assert images(AcceleratorImage="registry/own:1") == {"own:1"}
+
+
 def test_other_machines_have_definitions_of_their_own() -> None:
     more = definitions(InferType="inf2.xlarge", GpuType="p4d.24xlarge").keys() - definitions().keys()
     assert more == {"millrace-inferentia-infer", *(f"millrace-gpu-{stage}" for stage in COMPUTES)}

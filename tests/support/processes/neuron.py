@@ -17,6 +17,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import Inputs, TrainInputs, WarmupInputs
 from tasks.contracts.outcomes import TrainOutcome, WarmupOutcome
 from tasks.contracts.references import CheckpointRef, CompileRef, RowsRef
+from tasks.contracts.workspace import SPEC
 from tasks.worker import train, warmup
 from tasks.worker.process.job import Job, Rank
 from tests.support.fakes.neuron import native
@@ -49,7 +50,9 @@ def neuron_job(folder: Path, rank: Rank, workspace: Path, inputs: Inputs, overri
     native.put(folder)
     rank = Rank(rank.index, rank.world, rank.index, rank.world)
     config = tiny_config(*xla.SETTINGS, *SETTINGS, f"train.workers={rank.world}", *overrides)
-    return make_job(DirectoryStore(workspace), config, inputs, rank=rank)
+    job = make_job(DirectoryStore(workspace), config, inputs, rank=rank)
+    job.store.write(SPEC.of(job.spec), job.spec.to_json())  # warmup's trial run reads it
+    return job
 
 
 def warm_up(rank: Rank, folder: Path, workspace: Path, rows: RowsRef, *overrides: str) -> WarmupOutcome:

@@ -3,12 +3,14 @@
 Graphs run on the processor. Refused is what the pages "torch.compile backend reference", "How torch.compile works on
 Neuron" and the compiler's error codes refuse: shapes that vary, 64-bit input, types and operations without a lowering.
 A break of the graph, and with it a wait for the host, is refused by `fullgraph=True` itself. Compiled graphs are files
-of the cache, two folders deep, as in its PersistentCacheBackend.
+of the cache, two folders deep, as in its PersistentCacheBackend. In compile-only mode graphs are compiled, and not run:
+their results are zeros.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -22,8 +24,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch.utils.backend_registration import rename_privateuse1_backend
 
-CACHE = "TORCH_NEURONX_NEFF_CACHE_DIR"
+CACHE, COMPILE_ONLY = "TORCH_NEURONX_NEFF_CACHE_DIR", "TORCH_NEURONX_COMPILE_ONLY"
+PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"
+LOG = "NATIVE_STAND_IN"  # a file with a line for each graph that any process has compiled or run
 VERSION = "2.14.3.0.1"
+ROOT = Path(__file__).resolve().parents[4]
 NO_TYPES = (torch.float64, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64)
 LOWERED = ("aten", "prims", "_c10d_functional", "_c10d_functional_autograd", "_operator", "rngprims")
 
@@ -37,7 +42,7 @@ class NotOnNeuronError(RuntimeError):
 
 
 def put(folder: Path) -> None:
-    """Make the package importable in this process, as in an image that has it."""
+    """Make the package importable in this process and those that it starts, as in an image that has it."""
     site = folder / "torch-neuron-site"
     about = site / f"torch_neuronx-{VERSION}.dist-info"
     about.mkdir(parents=True, exist_ok=True)
@@ -46,6 +51,24 @@ def put(folder: Path) -> None:
     package.mkdir(exist_ok=True)
     (package / "__init__.py").write_text("from tests.support.fakes.neuron.native import install\n\ninstall()\n")
     sys.path.insert(0, str(site))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(site)])
+    os.environ[LOG] = str(site / "graphs.jsonl")
+
+
+def log(folder: Path) -> list[dict[str, Any]]:
+    """Each graph that a process compiled or ran: pid, compile_only, platform, what (compiled or run), name."""
+    path = folder / "torch-neuron-site" / "graphs.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _note(what: str, name: str) -> None:
+    entry = {"pid": os.getpid(), "compile_only": _compiles_only(), "platform": os.environ.get(PLATFORM)}
+    with Path(os.environ[LOG]).open("a") as file:
+        file.write(json.dumps({**entry, "what": what, "name": name}) + "\n")
+
+
+def _compiles_only() -> bool:
+    return os.environ.get(COMPILE_ONLY) == "1"
 
 
 def install() -> None:
@@ -66,7 +89,10 @@ def _compile(traced: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callabl
             _keep(graph)
 
             def run(arguments: list[Any]) -> Any:
+                if _compiles_only():
+                    return _zeros(graph)
                 RUN.append(f"{name}, {direction}")
+                _note("run", RUN[-1])
                 return graph.forward(*arguments)
 
             run._boxed_call = True  # type: ignore[attr-defined]
@@ -77,6 +103,19 @@ def _compile(traced: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callabl
     found = aot_autograd(fw_compiler=lower("forward"), bw_compiler=lower("backward"))(traced, inputs)
     TRACED.append(name)
     return found  # type: ignore[no-any-return]
+
+
+def _zeros(graph: fx.GraphModule) -> list[Any]:
+    """Return results of the graph's types and shapes."""
+    (results,) = graph.graph.output_node().args
+    assert isinstance(results, tuple | list)
+    values = [each.meta["val"] if isinstance(each, fx.Node) else each for each in results]
+    return [
+        torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).zero_()
+        if isinstance(value, torch.Tensor)
+        else value
+        for value in values
+    ]
 
 
 def _refuse(graph: fx.GraphModule) -> None:
@@ -117,3 +156,4 @@ def _keep(graph: fx.GraphModule) -> None:
         staged.write_text(graph.code)
         staged.replace(path)
         COMPILED.append(path.name)
+        _note("compiled", path.name)

@@ -18,6 +18,7 @@ from tasks.contracts.references import CheckpointRef, CheckpointState, RowsRef
 from tasks.foundation.errors import ConfigError
 from tasks.worker.devices.accelerators import make_accelerator
 from tasks.worker.process.job import Rank
+from tests.support.fakes.neuron import native
 from tests.support.processes.neuron import (
     GraphsRun,
     RefusedAs,
@@ -40,6 +41,7 @@ class Warm(NamedTuple):
     store: DirectoryStore
     rows: RowsRef
     outcome: WarmupOutcome
+    log: list[dict[str, Any]]  # the graphs that were compiled and run meanwhile
 
     def train(self, parent: CheckpointRef | None, *settings: str) -> tuple[TrainOutcome, GraphsRun]:
         given = self.folder, self.store.root, self.rows, self.outcome.compiled, parent, *settings
@@ -56,7 +58,8 @@ def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[DirectoryStore, Tr
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Warm:
     folder = tmp_path_factory.mktemp("neuron")
     store, rows = make_workspace(folder)
-    return Warm(folder, store, rows, run_ranks(1, warm_up, folder, store.root, rows)[0])
+    outcome = run_ranks(1, warm_up, folder, store.root, rows)[0]
+    return Warm(folder, store, rows, outcome, native.log(folder))
 
 
 def losses(outcome: TrainOutcome) -> list[float]:
@@ -65,6 +68,23 @@ def losses(outcome: TrainOutcome) -> list[float]:
 
 def kinds(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, torch.Size]]:
     return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+
+
+@pytest.mark.shows("TorchNeuron")
+def test_warmup_compiles_each_graph_once_in_compile_only_mode_and_then_only_runs_them(warm: Warm):
+    """In a process of its own, before the device is opened; nothing is executed there."""
+    assert warm.outcome.compiled is not None
+    assert warm.outcome.graphs is not None
+    graphs = read_manifest(warm.store, warm.outcome.compiled.prefix).facts["graphs"]
+    assert {graph["where"] for graph in graphs.values()} == {"ahead of time"}
+    compiled = [entry for entry in warm.log if entry["what"] == "compiled"]
+    assert sorted(entry["name"] for entry in compiled) == sorted(graphs)
+    assert {(entry["compile_only"], entry["platform"]) for entry in compiled} == {(True, "trn2")}
+    ran = [entry for entry in warm.log if entry["what"] == "run"]
+    assert {entry["compile_only"] for entry in ran} == {False}
+    assert {entry["pid"] for entry in ran}.isdisjoint({entry["pid"] for entry in compiled})
+    assert (warm.outcome.graphs.misses, warm.outcome.graphs.compiled) == (0, ())
+    assert all(loss > 0 for loss in warm.outcome.trial_losses), "of the trial that runs, not of the one of zeros"
 
 
 @pytest.mark.shows("TorchNeuron")

@@ -19,7 +19,7 @@ from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
 from tasks.worker.devices.base import Graph, GraphWatch
-from tasks.worker.devices.precompile import GraphCompile, list_graphs
+from tasks.worker.devices.precompile import PARALLEL_COMPILE, AheadCompiler, GraphCompile, list_graphs
 from tasks.worker.process.job import Rank
 from tasks.worker.training import compile_ahead, compile_cache
 from tests.support.fakes.neuron.neuron_tools import COMPILER
@@ -69,7 +69,7 @@ def by_torchrun(rank: Rank, port: int = 29500) -> dict[str, str]:
     }
 
 
-def accelerator(rank: Rank, folder: Path, variables: dict[str, str] | None = None) -> Any:
+def accelerator(rank: Rank, folder: Path, compiler: AheadCompiler = PARALLEL_COMPILE) -> Any:
     """The part of an accelerator that compilation uses; the workers of a machine share a folder."""
     graphs = folder / f"machine-{rank.index // CORES}"
     graphs.mkdir(exist_ok=True)
@@ -77,10 +77,10 @@ def accelerator(rank: Rank, folder: Path, variables: dict[str, str] | None = Non
     return SimpleNamespace(
         name="xla",
         reads_graphs=True,
-        compiles_ahead=True,
+        ahead_compiler=compiler,
         graph_folder=graphs,
         graphs=watch,
-        variables=variables or {},
+        variables={},
         rank=rank,
     )
 
@@ -128,8 +128,7 @@ def test_graphs_are_compiled_once_and_fetched_once_on_each_machine(tmp_path: Pat
         collected.append(cache)
         return frozenset(GRAPHS)
 
-    monkeypatch.setattr(compile_ahead, "precompile", compile_all)
-    monkeypatch.setattr(compile_ahead, "collect", collect_all)
+    compiler = AheadCompiler(compile_all, collect_all, list_graphs)
     prepare(monkeypatch)
 
     def warm_up(folder: Path, attempt: int) -> Callable[[Rank], CompileRef | None]:
@@ -137,7 +136,7 @@ def test_graphs_are_compiled_once_and_fetched_once_on_each_machine(tmp_path: Pat
 
         def work(rank: Rank) -> CompileRef | None:
             job = make_job(store, tiny_config(), WarmupInputs(rows=(), parent=None), attempt=attempt, rank=rank)
-            device = accelerator(rank, folder)
+            device = accelerator(rank, folder, compiler)
             with compile_ahead.provide_graphs(job, device, None, None) as session:  # type: ignore[arg-type]
                 assert list(list_graphs(device.graph_folder)) == list(GRAPHS), "when the device is opened all are there"
                 return session.publish() if rank.is_main else None
@@ -167,10 +166,10 @@ def test_a_machine_whose_workers_meet_other_graphs_is_refused(
 ):
     """As when the number of a worker is a constant of its program; also where all is compiled before it looks."""
     store = DirectoryStore(tmp_path / "workspace")
-    monkeypatch.setattr(compile_ahead, "collect", lambda *_: frozenset([GRAPHS[0], "MODULE_9+a"]))
+    compiler = PARALLEL_COMPILE._replace(collect=lambda *_: frozenset([GRAPHS[0], "MODULE_9+a"]))
     prepare(monkeypatch)
     rank = RANKS[CORES]
-    device = accelerator(rank, tmp_path)
+    device = accelerator(rank, tmp_path, compiler)
     for name in GRAPHS:
         (device.graph_folder / COMPILER / name).mkdir(parents=True)
     met = [Graph(name, "ahead of time", 1.0, 1) for name in GRAPHS]
@@ -215,8 +214,7 @@ def test_the_compilers_workers_find_their_cores_by_upstreams_rules(tmp_path: Pat
             given[rank.index] = dict(environment)
             return ()
 
-        monkeypatch.setattr(compile_ahead, "precompile", note)
-        compile_ahead._compile(job, variables, tmp_path)
+        compile_ahead._compile(job, PARALLEL_COMPILE._replace(compile=note), variables, tmp_path)
         monkeypatch.undo()
     assert sorted(given) == [0, CORES]
     for environment in given.values():
