@@ -193,6 +193,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "team.yaml").write_text("extends: trainium.yaml\nlineage: team\n")
     with mock_aws(config={"core": {"reset_boto3_session": False}, "iam": {"load_aws_managed_policies": True}}):
+        their_cluster()
         one = World(tmp_path / "machines")
 
         class Handler(socketserver.StreamRequestHandler):
@@ -218,6 +219,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             server.shutdown()
 
 
+def their_cluster() -> None:
+    """A team's cluster of Amazon EKS with the profile of its nodes, which are there before the page and after it."""
+    role = call("iam", "CreateRole", {"RoleName": "shop-nodes", "AssumeRolePolicyDocument": "{}"})["Role"]
+    call("iam", "CreateInstanceProfile", {"InstanceProfileName": "shop-nodes"})
+    call("iam", "AddRoleToInstanceProfile", {"InstanceProfileName": "shop-nodes", "RoleName": "shop-nodes"})
+    subnets = [each["SubnetId"] for each in call("ec2", "DescribeSubnets", {})["Subnets"]][:2]
+    groups = [each["GroupId"] for each in call("ec2", "DescribeSecurityGroups", {})["SecurityGroups"]][:1]
+    network = {"subnetIds": subnets, "securityGroupIds": groups}
+    call("eks", "CreateCluster", {"name": "shop", "roleArn": role["Arn"], "resourcesVpcConfig": network})
+
+
 def executed(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a text as one shell; a command that fails ends it."""
     environment = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"}
@@ -238,7 +250,9 @@ def test_the_page_leads_from_an_empty_account_to_an_empty_account(world: World, 
     )
     done = executed(f"{whole[:end]}\n{whole[last:]}\necho THEN\n{whole[end:last]}\necho THEN\n{whole[last:]}", tmp_path)
     assert done.returncode == 0, f"{done.stderr}\nafter: {world.called[-1]}"
-    assert {kind for kind, names in world.fullest.items() if names == before[kind]} == set()
+    assert {kind for kind, names in world.fullest.items() if names == before[kind]} == {"clusters"}
+    assert world.fullest["stacks"] == {"millrace", "millrace-eks"}
+    assert {"millrace-cpu", "millrace-eks-cpu", "millrace-eks-accelerator"} <= world.fullest["queues"]
     assert world.account.contents() == before
     on_the_way, _, nothing = done.stdout.split("THEN\n")
     kinds = [line[:3] for line in on_the_way.splitlines()[-6:]]
@@ -264,6 +278,8 @@ def _control(tag: str) -> str:
         ("^images$", "manifest for .*/control:0.1.0 not found"),
         ("while versions", "BucketNotEmpty"),
         ("deploy ImageTag=", "The instance ID 'None' does not exist"),  # no image, no orchestrator
+        ("^export PROFILE", "PROFILE: unbound variable"),
+        ("delete-stack --stack-name millrace-eks", "StackDeleteComplete failed"),
     ],
 )
 def test_a_step_that_is_left_out_is_noticed(world: World, tmp_path: Path, left_out: str, said: str) -> None:

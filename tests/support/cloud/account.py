@@ -16,9 +16,11 @@ from botocore.exceptions import ClientError, WaiterError
 
 from tests.support.cloud.cli import PAGED, Command, command, complaints, operation_of, request_of
 from tests.support.cloud.stacks import SERVICE_LINKED, Stack, StackFailed, call, client_of
+from tests.support.cloud.template import template as read_template
 
 TOKEN = "token-of-the-registry"
 RESERVED = "cr-0123456789abcdef0"
+MOST_IN_A_CALL = 51_200  # bytes of a template that the command carries itself
 # Everything that the template makes, by the call that lists it and the part of the reply.
 LISTS = {
     "instances": (
@@ -48,6 +50,7 @@ LISTS = {
     "profiles": ("iam", "ListInstanceProfiles", "InstanceProfiles[].InstanceProfileName"),
     "rules": ("events", "ListRules", "Rules[].Name"),
     "buckets": ("s3", "ListBuckets", "Buckets[].Name"),
+    "clusters": ("eks", "ListClusters", "clusters"),
 }
 
 
@@ -134,14 +137,28 @@ def _printed(reply: Any, one: Command) -> str:
 
 
 def _deploy(account: Account, one: Command) -> str:
-    (name,), (bucket,) = one.options["stack-name"], one.options["s3-bucket"]
-    call("s3", "HeadBucket", {"Bucket": bucket})  # where the CLI puts the template
-    if {"CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"} - set(one.options["capabilities"]):
-        raise Refused("InsufficientCapabilitiesException: the template has roles and a transform")
+    (name,), (file,) = one.options["stack-name"], one.options["template-file"]
+    path = (account.folder / file).resolve()
+    if bucket := one.options.get("s3-bucket"):
+        call("s3", "HeadBucket", {"Bucket": bucket[0]})  # where the CLI puts the template
+    elif path.stat().st_size > MOST_IN_A_CALL:
+        raise Refused(f"Templates with a size greater than {MOST_IN_A_CALL} bytes must be deployed via an S3 Bucket")
+    read = read_template(path)
+    needed = {"CAPABILITY_AUTO_EXPAND"} if "Transform" in read else set[str]()
+    if any(each["Type"].startswith("AWS::IAM::") for each in read["Resources"].values()):
+        needed.add("CAPABILITY_IAM")
+    if missing := needed - set(one.options["capabilities"]):
+        raise Refused(f"InsufficientCapabilitiesException: {sorted(missing)}")
     changes = dict(each.split("=", 1) for each in one.options["parameter-overrides"])
-    stack = account.stacks.get(name) or Stack(name, account.listed)
-    if not (stack.parameters | changes).get("AcceleratorAmi"):
-        raise Refused("Parameters: [AcceleratorAmi] must have values")
+    stack = account.stacks.get(name) or Stack(name, account.listed, path)
+    given = stack.parameters | changes
+    if unknown := given.keys() - read["Parameters"].keys():
+        raise Refused(f"Parameters: {sorted(unknown)} do not exist in the template")
+    for key, each in read["Parameters"].items():
+        if given.get(key, each.get("Default")) in (None, "None") or not re.fullmatch(
+            each.get("AllowedPattern", ".*"), given.get(key, "") or str(each.get("Default", ""))
+        ):
+            raise Refused(f"Parameters: [{key}] must have values, which match what the template allows")
     account.stacks[name] = stack
     stack.deploy(changes)
     return f"Successfully created/updated stack - {name}\n"
@@ -163,6 +180,14 @@ def _copy(account: Account, one: Command) -> str:
     bucket, _, key = address.removeprefix("s3://").partition("/")
     call("s3", "PutObject", {"Bucket": bucket, "Key": key, "Body": (account.folder / file).read_bytes()})
     return f"upload: {file} to {address}\n"
+
+
+def _cluster(_: Account, one: Command) -> Any:
+    """AWS makes a security group for the cluster itself; moto has only the groups that were given."""
+    reply = _called(one, Path())
+    network = reply["cluster"]["resourcesVpcConfig"]
+    network.setdefault("clusterSecurityGroupId", network["securityGroupIds"][0])
+    return reply
 
 
 def _make_bucket(_: Account, one: Command) -> str:
@@ -295,6 +320,7 @@ OWN: dict[tuple[str, str], Any] = {
     ("ec2", "create-capacity-reservation"): _reserve,
     ("ec2", "cancel-capacity-reservation"): _cancel,
     ("ec2", "describe-capacity-reservations"): _reservations,
+    ("eks", "describe-cluster"): _cluster,
     ("ecr", "get-login-password"): lambda _, one: f"{TOKEN}\n",
     ("s3", "cp"): _copy,
     ("s3", "mb"): _make_bucket,

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import boto3.session
@@ -21,7 +22,7 @@ from moto.core.types import Base64EncodedString
 from moto.ec2.models import ec2_backends
 
 from tests.support.cloud.requests import as_parameters, operation
-from tests.support.cloud.template import ACCOUNT, REGION, flat
+from tests.support.cloud.template import ACCOUNT, REGION, TEMPLATE, flat
 
 
 class Kind(NamedTuple):
@@ -92,17 +93,17 @@ class Made(NamedTuple):
 
 
 class Stack:
-    """One stack. `listed` holds what moto has no service for: `{name: type}`."""
+    """One stack of a template. `listed` holds what moto has no service for: `{name: type}`."""
 
-    def __init__(self, name: str, listed: dict[str, str]) -> None:
-        self.name, self._listed = name, listed
+    def __init__(self, name: str, listed: dict[str, str], of: Path = TEMPLATE) -> None:
+        self.name, self._listed, self._of = name, listed, of
         self.parameters: dict[str, str] = {}
         self._made: dict[str, Made] = {}
         self.outputs: dict[str, str] = {}
 
     def deploy(self, changes: dict[str, str]) -> None:
         self.parameters |= changes
-        wanted = flat(**self.parameters)
+        wanted = flat(self._of, **self.parameters)
         for name in _in_order(wanted["Resources"]):
             one = wanted["Resources"][name]
             properties = self._resolved(one.get("Properties", {}))

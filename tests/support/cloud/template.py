@@ -77,16 +77,16 @@ def made(kind: str, of: Path = TEMPLATE, /, **parameters: str) -> dict[str, dict
     }
 
 
-def flat(**parameters: str) -> dict[str, Any]:
+def flat(of: Path = TEMPLATE, /, **parameters: str) -> dict[str, Any]:
     """The template of a stack with these parameters, in JSON's long form: loops, conditions and mappings are resolved.
 
     What one resource says of another is left as Ref, Fn::GetAtt and Fn::Sub.
     """
-    stack = _Written(parameters)
+    stack = _Written(parameters, of)
     return {
         section: {
             name: stack.resolve({key: value for key, value in one.items() if key != "Condition"})
-            for name, one in template()[section].items()
+            for name, one in template(of)[section].items()
             if "Condition" not in one or stack.condition(one["Condition"])
         }
         for section in ("Resources", "Outputs")
