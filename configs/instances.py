@@ -21,8 +21,8 @@ UNMEASURED_US = 1e6  # a latency limit that no collective reaches
 class Instance(Record):
     """One node of an instance type."""
 
-    stack: Literal["accelerator", "infer", "gpu"] | None = Field(
-        description="parameter of the template that starts it, as in AcceleratorType; null: the template does not"
+    stack: tuple[Literal["accelerator", "infer", "gpu"], ...] = Field(
+        description="parameters of the template that start it, as in AcceleratorType; none: the template does not"
     )
     chip: str = Field(description="kind of its devices; the same kind computes at the same share of its peak")
     accelerator: Literal["cuda", "neuron", "xla"]

@@ -14,7 +14,7 @@ from flows.presentation.model import Cell, Parts, Section, facts, table
 from flows.presentation.run.planned import stages
 from flows.presentation.wording import NONE, count, dollars, duration, plural, share
 from tasks.foundation.errors import ConfigError
-from tasks.laboratory.machine_plan import CostPlan, MachinePlan, PlannedCost, TrainingSpeed, plan_costs
+from tasks.laboratory.machine_plan import CostPlan, MachinePlan, PlannedCost, SpotCost, TrainingSpeed, plan_costs
 from tasks.planning.next_run import plan_run
 
 
@@ -22,7 +22,7 @@ def plan_page(output: CostPlan) -> Parts:
     """Return the comparison of the choices, then each figure of the best one, which is the cheapest or the first."""
     best = next((each for each in output.choices if each.nodes == output.cheapest), output.choices[0])
     compared = (_compared(output),) if len(output.choices) > 1 else ()
-    return (*compared, stages(best.cost, _where(best)), *_training(best.cost))
+    return (*compared, stages(best.cost, _where(best)), *_on_spot(best.cost.spot), *_training(best.cost))
 
 
 @command(plan_page)
@@ -79,6 +79,12 @@ def _verdicts(plan: CostPlan) -> Iterator[str]:
         yield f"The fewest that meet {limit}: {plural(plan.fewest_in_time, 'node')}."
     elif any(each.in_time is False for each in plan.choices):
         yield f"None meets {limit}."
+
+
+def _on_spot(found: SpotCost | None) -> Iterator[Section]:
+    if found is not None:
+        saved = f"{dollars(found.dollars)} in place of {dollars(found.instead_of)}"
+        yield Section("Spot", (f"Infer on Spot machines: {saved}, in {duration(found.seconds)}; {found.price.says}.",))
 
 
 def _training(cost: PlannedCost) -> Iterator[Section]:

@@ -9,7 +9,9 @@ from typing import NamedTuple
 from pydantic import Field
 
 from configs.instances import instances, machine_of
+from configs.prices import price_of
 from configs.schema.config import Config
+from configs.schema.operations import Price
 from infra.store.base import Store
 from tasks.contracts.costs import RunCost, StageCost
 from tasks.contracts.outcomes import Phases
@@ -90,6 +92,15 @@ class TrainingSpeed(Record):
         return f"communication takes {self.share:.0%} of a step: fewer machines, or a larger train.batch_rows"
 
 
+class SpotCost(Record):
+    """Stage infer on Spot machines of its own, which boot; a stage of several nodes can't use them."""
+
+    price: Price = Field(description="a quote of one machine")
+    seconds: float = Field(description="wall time without a machine that is taken back")
+    dollars: float
+    instead_of: float = Field(description="dollars of the stage at `cost.basis`")
+
+
 class PlannedCost(RunCost):
     """The expected time and cost of a run, with the memory and the formula of its training."""
 
@@ -97,6 +108,7 @@ class PlannedCost(RunCost):
         description="memory of a training worker; null: nothing to train, or the encoder is not on this machine"
     )
     training: TrainingSpeed | None = Field(description="null: nothing to train, or no formula for these machines")
+    spot: SpotCost | None = Field(description="null: infer is done, or no list has a quote of its machines")
 
 
 class MachinePlan(Record):
@@ -136,7 +148,8 @@ def planned_cost(store: Store, plan: RunPlan, amounts: Enough, asked: Asked = AS
     training = training_speed(known, config, load, asked) if Stage.train in left and plan.window else None
     memory = train_memory(store, plan, amounts.tokens_a_row, place_for(config, Stage.train, asked))
     whole = sum_up(list(stage_costs(known, config, left, load, asked)))
-    return PlannedCost(**dict(whole), memory=memory, training=training)
+    spot = next((found for each in whole.stages if (found := on_spot(config, each)) is not None), None)
+    return PlannedCost(**dict(whole), memory=memory, training=training, spot=spot)
 
 
 def _load(store: Store, plan: RunPlan, amounts: Enough) -> Load:
@@ -189,6 +202,23 @@ def stage_cost(
         return own_cost(known.past, config, stage, load.rows, place)  # unknown, and it says why
     host = host_seconds(config, stage, load, place, encoder_size(config))
     return _first_cost(config, stage, place, encoding, host, there)
+
+
+def on_spot(config: Config, cost: StageCost) -> SpotCost | None:
+    """Return the cost of infer on Spot machines; None for other stages, without a quote, or if it is not known."""
+    if cost.stage is not Stage.infer or cost.dollars is None or cost.phases is None:
+        return None
+    price = price_of(cost.instance, config.cost.model_copy(update={"basis": "spot"}))
+    if price is None or cost.price is None or cost.price.basis in ("spot", "stated"):
+        return None
+    boot = max(cost.phases.booting, published().fixed["boot"].seconds)
+    phases = cost.phases.model_copy(update={"booting": boot})
+    return SpotCost(
+        price=price,
+        seconds=round(phases.total, 3),
+        dollars=price.dollars(phases.paid * cost.machines),
+        instead_of=cost.dollars,
+    )
 
 
 def training_speed(known: Known, config: Config, load: Load, asked: Asked = AS_CONFIGURED) -> TrainingSpeed | None:

@@ -20,8 +20,7 @@ from tasks.contracts.costs import StageCost
 from tasks.contracts.stages import Stage
 from tasks.laboratory.encoding_time import Known, Load
 from tasks.laboratory.host_time import MODELS, PAIR_BYTES, RELEASES
-from tasks.laboratory.machine_plan import stage_costs
-from tasks.laboratory.published import published
+from tasks.laboratory.machine_plan import on_spot, stage_costs
 from tasks.monitoring.estimates import Past
 from tests.docs.refreshes import BERT_BASE, TOKENS, on_cpu
 
@@ -33,7 +32,6 @@ WEEKS = (2, 52)
 ROWS_OF_AN_ITEM = 5  # rows a week, as 50 million about 10 million items
 CHANGED_AN_HOUR = 0.001  # share of the items
 
-SPOT = 2.4334  # dollars an hour of trn1.32xlarge in use1-az6; skypilot-catalog@00148f2a catalogs/v8/aws/vms.csv
 ROW_BYTES = 200  # a row as ingested, and again as validate cleans it
 HELD_BYTES = 33  # pairs, hashes and holdout rows, as a share of each row; measured 2026-11-28
 SIGNATURE_BYTES = 130  # near-duplicates: a row of 18 words, measured 2026-11-28
@@ -178,9 +176,9 @@ def _stage(config: Config, cost: StageCost, load: Load, size: Size, number: int)
             requests += RELEASES * partitions
     dollars = cost.price.dollars(seconds * cost.machines) + _of_requests(requests)
     spot = dollars
-    if stage is Stage.infer:  # a machine of its own, which boots
-        alone = seconds - cost.phases.booting + published().fixed["boot"].seconds
-        spot = alone * cost.machines / 3600 * SPOT + _of_requests(requests)
+    kept = cost.phases.model_copy(update={"compiling": 0.0})  # graphs
+    if quote := on_spot(config, cost.model_copy(update={"phases": kept})):
+        spot = quote.dollars + _of_requests(requests)
     machines = f"{cost.machines} x {cost.instance}"
     return Line(stage.value, machines, seconds, read, written, requests, dollars, spot, _GROWS.get(stage, ""))
 

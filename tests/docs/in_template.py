@@ -17,11 +17,15 @@ PAGE = Path(__file__).resolve().parents[2] / "infra/aws/millrace.yaml"
 SCRIPT = PAGE.with_name("orchestrator.sh")
 PARAMETERS = {"accelerator": "AcceleratorType", "infer": "InferType", "gpu": "GpuType"}
 
-CONDITIONS: dict[str, Callable[[Instance], bool]] = {
-    "SmallAccelerator": lambda row: row.efa_cards == 0,
-    "WideAccelerator": lambda row: row.efa_cards == 16,
-    "BlockAccelerator": lambda row: row.capacity_block == "only",
-    "NativeAccelerator": lambda row: row.accelerator == "neuron",
+# Conditions on one of these parameters, by its stack.
+CONDITIONS: dict[str, tuple[str, Callable[[Instance], bool]]] = {
+    "SmallAccelerator": ("accelerator", lambda row: row.efa_cards == 0),
+    "WideAccelerator": ("accelerator", lambda row: row.efa_cards == 16),
+    "BlockAccelerator": ("accelerator", lambda row: row.capacity_block == "only"),
+    "NativeAccelerator": ("accelerator", lambda row: row.accelerator == "neuron"),
+    "LargeInfer": ("infer", lambda row: row.devices >= 6),
+    "LargerInfer": ("infer", lambda row: row.devices >= 12),
+    "LargestInfer": ("infer", lambda row: row.devices >= 16),
 }
 
 
@@ -29,10 +33,10 @@ def page() -> str:
     """Return the template with its machines as the table has them now, and with the script as it is."""
     text = PAGE.read_text(encoding="utf-8")
     for stack, parameter in PARAMETERS.items():
-        kinds = [name for name, row in instances().items() if row.stack == stack]
+        kinds = [name for name, row in instances().items() if stack in row.stack]
         values = ", ".join(kinds if stack == "accelerator" else ['""', *kinds])
         text = _put(text, rf"(\n  {parameter}:\n(?:    .*\n)*?    AllowedValues: )\[[^\]]*\]", f"[{values}]")
-    started = {name: row for name, row in instances().items() if row.stack is not None}
+    started = {name: row for name, row in instances().items() if row.stack}
     machines = "".join(f"    {name}: {{{_machine(row)}}}\n" for name, row in started.items())
     text = _put(text, r"(\n  Machines:\n)(?:    \S+: \{.*\}\n)+", machines)
     nodes = re.search(r"\n  AcceleratorNodes:\n(?:    .*\n)*?    AllowedValues: \[([^\]]*)\]", text)
@@ -41,12 +45,12 @@ def page() -> str:
     vcpus = "".join(
         f"    {name}: {{{', '.join(_entry(count, count * row.vcpus) for count in counts)}}}\n"
         for name, row in started.items()
-        if row.stack == "accelerator"
+        if "accelerator" in row.stack
     )
     text = _put(text, r"(\n  AcceleratorVcpus:.*\n)(?:    \S+: \{.*\}\n)+", vcpus)
-    for condition, holds in CONDITIONS.items():
-        kinds = [name for name, row in started.items() if row.stack == "accelerator" and holds(row)]
-        text = _put(text, rf"(\n  {condition}: )\S.*?(?= #)", _is_one_of(kinds))
+    for condition, (stack, holds) in CONDITIONS.items():
+        kinds = [name for name, row in started.items() if stack in row.stack and holds(row)]
+        text = _put(text, rf"(\n  {condition}: )\S.*?(?= #)", _is_one_of(PARAMETERS[stack], kinds))
     place = r"(\n +# Written by `make docs` from infra/aws/orchestrator\.sh.*\n +- \|\n)(?: {16}.*\n|\n)+"
     return _put(text, place, textwrap.indent(SCRIPT.read_text(encoding="utf-8"), " " * 16) + "\n")
 
@@ -59,7 +63,7 @@ class OnEks:
     @classmethod
     def page(cls) -> str:
         """Return the template with the machines as the table has them now."""
-        gpus = {name: row for name, row in instances().items() if row.stack == "gpu"}
+        gpus = {name: row for name, row in instances().items() if "gpu" in row.stack}
         machines = "".join(f"    {name}: {{{_machine(row)}}}\n" for name, row in gpus.items())
         text = _put(cls.PAGE.read_text(encoding="utf-8"), r"(\n  Machines:.*\n)(?:    \S+: \{.*\}\n)+", machines)
         return _put(text, r"(\n  GpuType:\n(?:    .*\n)*?    AllowedValues: )\[[^\]]*\]", f"[{', '.join(gpus)}]")
@@ -73,13 +77,13 @@ def _put(text: str, pattern: str, new: str) -> str:
 
 def _machine(row: Instance) -> str:
     share = {"Vcpus": row.job_vcpus, "MemoryMib": row.job_mib, "SharedMib": row.shared_mib}
-    if row.stack == "gpu":
+    if "gpu" in row.stack:
         share["Gpus"] = row.devices
     return ", ".join(f'{name}: "{value}"' for name, value in share.items())
 
 
-def _is_one_of(kinds: list[str]) -> str:
-    each = [f"!Equals [!Ref AcceleratorType, {kind}]" for kind in kinds]
+def _is_one_of(parameter: str, kinds: list[str]) -> str:
+    each = [f"!Equals [!Ref {parameter}, {kind}]" for kind in kinds]
     return each[0] if len(each) == 1 else f"!Or [{', '.join(each)}]"
 
 

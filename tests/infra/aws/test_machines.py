@@ -26,14 +26,14 @@ ON_CPU = [work.value for work in WORKS if work.traits.queue is Queue.cpu]
 COMPUTES = [stage for stage in STAGES if stage not in ON_CPU]
 PARAMETERS = template()["Parameters"]
 ACCELERATORS: list[str] = PARAMETERS["AcceleratorType"]["AllowedValues"]
-INFERENTIA: list[str] = PARAMETERS["InferType"]["AllowedValues"][1:]
+INFER: list[str] = PARAMETERS["InferType"]["AllowedValues"][1:]
 GPUS: list[str] = PARAMETERS["GpuType"]["AllowedValues"][1:]
 RESERVED = {"CapacityReservation": "cr-0123456789abcdef0"}
 SPOT = {"InferMarket": "spot"}
 # Every stack that differs in a kind of machine.
 STACKS = [
     *({"AcceleratorType": kind, **more} for kind in ACCELERATORS for more in ({}, RESERVED)),
-    *({"InferType": kind, **more} for kind in INFERENTIA for more in ({}, SPOT)),
+    *({"InferType": kind, **more} for kind in INFER for more in ({}, SPOT)),
     *({"GpuType": kind} for kind in GPUS),
 ]
 
@@ -98,7 +98,8 @@ def test_other_machines_have_definitions_of_their_own() -> None:
     assert (names["millrace-infer"], names["millrace-gpu"]) == ("InferEnvironment", "GpuEnvironment")
 
 
-def test_infer_goes_to_spot_first_where_the_stack_says_so() -> None:
+@pytest.mark.parametrize("kind", INFER)
+def test_infer_goes_to_spot_first_where_the_stack_says_so(kind: str) -> None:
     """And nothing else does: Batch refuses jobs of several nodes on Spot."""
 
     def markets(**parameters: str) -> dict[str, list[str]]:
@@ -112,7 +113,7 @@ def test_infer_goes_to_spot_first_where_the_stack_says_so() -> None:
             for queue in queues
         }
 
-    on_demand, both = {"InferType": "inf2.xlarge"}, {"InferType": "inf2.xlarge", **SPOT}
+    on_demand, both = {"InferType": kind}, {"InferType": kind, **SPOT}
     assert markets(**both) == markets(**on_demand) | {"millrace-infer": ["SPOT", "EC2"]}
     assert markets(**on_demand)["millrace-infer"] == ["EC2"]
     assert markets(**SPOT) == markets(), "without InferType there is nothing to buy"
@@ -179,11 +180,19 @@ def test_a_job_fits_its_machine_and_leaves_no_room_for_a_second(stack: dict[str,
 
 
 @pytest.mark.shows("machines")
-@pytest.mark.parametrize("kind", [*ACCELERATORS, *INFERENTIA])
-def test_a_container_has_all_devices_of_its_machine(kind: str) -> None:
+@pytest.mark.parametrize(
+    "stack",
+    [
+        {parameter: kind}
+        for parameter, kinds in {"AcceleratorType": ACCELERATORS, "InferType": INFER}.items()
+        for kind in kinds
+    ],
+    ids=written,
+)
+def test_a_container_has_all_devices_of_its_machine(stack: dict[str, str]) -> None:
     """EFA devices have no permissions of their own: Batch takes read, write and mknod together, or none at all."""
+    kind, containers = machine_of(stack)
     machine = load_config().health.machines[kind]
-    _, containers = machine_of({"InferType" if kind in INFERENTIA else "AcceleratorType": kind})
     for stage, found in containers.items():
         devices = {one["hostPath"]: one.get("permissions") for one in found["linuxParameters"]["devices"]}
         wanted: dict[str, Any] = {f"/dev/neuron{number}": ["READ", "WRITE"] for number in range(machine.devices)}

@@ -128,3 +128,23 @@ def test_a_stage_on_other_machines_or_more_of_them_boots_its_own(store: Director
     phases = found[Stage.infer].phases
     assert phases is not None
     assert phases.booting == 300, "one of its two machines is new"
+
+
+def test_infer_alone_has_a_price_on_spot_with_a_boot_of_its_own(store: DirectoryStore) -> None:
+    """By the quote of prices.yaml; a team's own list goes before it, and without a quote there is none."""
+    plan = plan_run(store, small_config(*ON_BATCH))
+    cost = planned_cost(store, plan, enough(store, plan))
+    infer = by_stage(cost.stages)[Stage.infer]
+    assert cost.spot is not None
+    assert infer.phases is not None
+    assert (cost.spot.price.basis, cost.spot.price.dollars_per_hour) == ("spot", 2.4334)
+    assert cost.spot.seconds == pytest.approx(infer.phases.total - 60 + 300), "the machine of evaluate is on demand"
+    assert cost.spot.dollars == pytest.approx(cost.spot.seconds / 3600 * 2.4334)
+    assert cost.spot.instead_of == infer.dollars
+    own = "cost.prices=[{basis: spot, region: us-east-1, date: 2026-01-01, source: ours, "
+    own += "dollars_per_hour: {trn1.32xlarge: 5.0}}]"
+    plan = plan_run(store, small_config(*ON_BATCH, own))
+    dearer = planned_cost(store, plan, enough(store, plan)).spot
+    assert dearer is not None
+    assert dearer.price.source == "ours"
+    assert planned_cost(store, plan, enough(store, plan), Asked("inf2.xlarge")).spot is None
