@@ -36,6 +36,7 @@ def inputs_of(
         mined=mined,
         golden=validated.golden,
         items=item_side(open_store(plan.workspace), plan),
+        positives=validated.positives,
     )
 
 

@@ -95,6 +95,9 @@ class TrainInputs(Record):
     items: Weights | None = Field(
         default=None, description="model whose item vectors queries are trained to find; null: both sides are trained"
     )
+    positives: str | None = beside(
+        default=None, description="folder of the known pairs that validate wrote; null: they are found from the keys"
+    )
 
 
 class Rival(Record):

@@ -100,6 +100,11 @@ class ValidateOutcome(Record):
     )
 
     golden: str | None = Field(default=None, description="key of the golden set that was kept out; null: none")
+    positives: str | None = Field(
+        default=None,
+        description="folder of the items that any row pairs with the run's queries, which are never their negatives; "
+        "null: train finds them",
+    )
 
     @property
     def outputs(self) -> tuple[str, ...]:

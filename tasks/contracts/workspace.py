@@ -115,6 +115,10 @@ HELD = Kind("held-out rows", "runs/{run}/validate/held/{folder}/", "rows", "vali
 KEYS = Kind(
     "keys of a span's rows", "runs/{run}/validate/keys/{folder}/", "keys", "validate", MANIFEST, Kept.reached,
 )
+POSITIVES = Kind(
+    "right items of a run's queries", "runs/{run}/validate/positives/{folder}/", "keys", "validate", MANIFEST,
+    Kept.reached,
+)
 WAITING_ROWS = Kind(
     "rows that wait for their items", "runs/{run}/validate/waiting/{folder}/", "rows", "validate", MANIFEST,
     Kept.always,

@@ -56,6 +56,7 @@ HANDLING: Mapping[Kind, Handling] = {
     w.DECISION: TEXT,
     w.COMPILED: Handling(Part.none, "graphs, which know shapes and no value"),
     w.COMPILE_LEASE: NO_BYTES, w.TOKENS_LEASE: NO_BYTES, w.TOKENS: AGAIN, w.NEGATIVES: AGAIN, w.KEYS: AGAIN,
+    w.POSITIVES: AGAIN,
     w.MODEL: LEARNT,
     w.VECTORS: ROWS, w.PRUNED_VECTORS: NO_BYTES,
     w.RELEASE: TEXT, w.PRUNED_RELEASE: NO_BYTES, w.CLOSED_NUMBER: NO_BYTES, w.CURRENT: NO_BYTES,

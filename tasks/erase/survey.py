@@ -142,9 +142,10 @@ def _look_at(store: Store, key: str, kind: Kind, wanted: Wanted, redaction: Reda
 
 def _derived(found: Survey) -> None:
     """Add the folders that are made of rows that go, such as their tokens."""
-    changing = {each.kind.folder_of(each.key) for each in found.parquet if each.kind.is_folder}
+    changing = {each.kind.folder_of(each.key) if each.kind.is_folder else each.key for each in found.parquet}
     for prefix, (kind, manifest) in found.manifests.items():
-        if HANDLING[kind].part is Part.made_again and manifest.facts.get("of") in changing:
+        of = manifest.facts.get("of")
+        if HANDLING[kind].part is Part.made_again and not changing.isdisjoint(of if isinstance(of, list) else [of]):
             found.deleted.append(prefix)
             found.changed[kind.name] += 1
     found.deleted = list(dict.fromkeys(found.deleted))

@@ -1,7 +1,7 @@
 """Seconds of a stage's work on the host's processors and disk, before any attempt is on record.
 
-validate grows with its rows and with the rows of the history, whose signatures it compares; train with the keys of all
-rows so far; evaluate and release with the items of the catalogue, whose vectors they read and search.
+validate grows with its rows and with the rows of the history, whose signatures and keys it compares; evaluate and
+release with the items of the catalogue, whose vectors they read and search. Train reads the history only to replay it.
 """
 
 import re
@@ -15,7 +15,7 @@ from tasks.preflight.encoder_size import NUMBER_BYTES, EncoderSize
 
 MODELS = 4  # most models that an evaluation ranks among all items
 RELEASES = 2  # a release searches its own vectors and the last release's
-PAIR_BYTES = 24  # keys of a row that a training reads
+PAIR_BYTES = 24  # keys of a row, by which its pair is known
 
 
 def host_seconds(config: Config, stage: Stage, load: Load, place: Place, size: EncoderSize | None) -> float:
@@ -24,14 +24,14 @@ def host_seconds(config: Config, stage: Stage, load: Load, place: Place, size: E
     Args:
         size: encoder, for the width of the vectors; None: not known.
     """
-    figures, rows = published().host, sum(load.rows or ())
+    figures, rows, again = published().host, sum(load.rows or ()), config.train.replay > 0
+    pairs = (rows + load.earlier) * (figures.known_pair.value + PAIR_BYTES / _disk(place))
     match stage:
         case Stage.validate:
             shared = rows * figures.row_on_cores.value + load.earlier * figures.earlier_row.value
-            return rows * figures.row.value + shared / _vcpus(place)
+            return rows * figures.row.value + shared / _vcpus(place) + (0.0 if again else pairs)
         case Stage.train:
-            read = PAIR_BYTES / figures.accelerator_disk.value
-            return (rows + load.earlier) * (figures.known_pair.value + read)
+            return pairs if again else 0.0
         case Stage.evaluate:
             return MODELS * _search(config, load, place, size, config.evaluate.max_rows) / place.machines
         case Stage.release:
@@ -44,9 +44,14 @@ def _search(config: Config, load: Load, place: Place, size: EncoderSize | None, 
     """Return the seconds in which one machine reads the vectors of all items and ranks them for some queries."""
     width = config.model.embedding_width or (size.hidden if size is not None else 0)
     figures, items = published().host, load.items or 0
-    disk = figures.accelerator_disk if machine_of(place.instance) is not None else figures.cpu_disk
     products = 2 * queries * width / (figures.products.value * _vcpus(place))
-    return items * (width * NUMBER_BYTES / disk.value + products)
+    return items * (width * NUMBER_BYTES / _disk(place) + products)
+
+
+def _disk(place: Place) -> float:
+    """Return the bytes a second of a machine's disk."""
+    figures = published().host
+    return (figures.accelerator_disk if machine_of(place.instance) is not None else figures.cpu_disk).value
 
 
 def _vcpus(place: Place) -> int:

@@ -71,7 +71,7 @@ class HostFigures(Record):
     row: Measured = Field(description="seconds of one vCPU that validate takes for a row of its window, on one core")
     row_on_cores: Measured = Field(description="the same, of work that all cores share")
     earlier_row: Measured = Field(description="vCPU seconds in which validate compares a window with an earlier row")
-    known_pair: Measured = Field(description="seconds in which train learns the pair of a row, own or earlier")
+    known_pair: Measured = Field(description="seconds in which validate learns the pair of a row, own or earlier")
     products: Measured = Field(description="multiplications and additions a second of one vCPU, in a search, fp32")
     accelerator_disk: Measured = Field(description="bytes a second of an accelerator machine's disk")
     cpu_disk: Measured = Field(description="bytes a second of the CPU queue's disk")

@@ -23,6 +23,8 @@ _SHARED: Mapping[FolderKind, workspace.Kind] = {
 _PARTLY: Mapping[FolderKind, workspace.Kind] = {"vectors": workspace.VECTORS, "catalogue": workspace.CATALOGUE}
 _OF_A_RUN = tuple(kind for kind in workspace.TABLE if "run" in kind.names and kind.kept in (Kept.reached, Kept.shown))
 
+_OF_ROWS = (workspace.ROWS, workspace.KEYS, workspace.POSITIVES)  # go alone, though the other files of their run stay
+
 
 def plan_prune(store: Store, policy: PruneConfig, reach: Reach) -> PrunePlan:
     """Return the deletable folders. Of a pruned release too: they may have been made again."""
@@ -102,7 +104,7 @@ def _of_runs(sizes: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
         run_key = run_of(folder)
         if workspace.PLAN.key(run=run_key) not in sizes or run_key in reach.unfinished:
             continue
-        of_rows = any(kind.match(f"{folder}/{MANIFEST}") for kind in (workspace.ROWS, workspace.KEYS))
+        of_rows = any(kind.match(f"{folder}/{MANIFEST}") for kind in _OF_ROWS)
         if of_rows or run_key not in reach.runs:
             yield _folder("runs", folder, below)
 

@@ -23,7 +23,7 @@ from tasks.contracts.jobs import ValidateInputs, report
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.profiles import BAD_ROWS_KIND, SpanProfile
 from tasks.contracts.references import HoldoutRule, RowsRef, SpanRef, newest_rows
-from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, HELD, KEYS, PROFILE, ROWS, SIDES
+from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, HELD, KEYS, POSITIVES, PROFILE, ROWS, SIDES
 from tasks.data.erased import Erasures, read_erased
 from tasks.data.rows import OF_FEED, ROWS_KIND, TEXTS, has_ids_alone
 from tasks.foundation.errors import CodeError, DataError
@@ -56,6 +56,7 @@ from tasks.worker.rows.signs import judge_signs
 from tasks.worker.rows.suites import OwnExpectations
 from tasks.worker.rows.values import judge_labels, judge_values
 from tasks.worker.rows.window import WindowCounts, judge_columns, judge_drift, judge_places, read_earlier
+from tasks.worker.training.known_pairs import LineageKeys
 from tasks.worker.training.row_keys import write_span_keys
 from tasks.worker.training.tokens_ahead import tokenise_ahead
 
@@ -245,6 +246,7 @@ def _written(job: Job, inputs: ValidateInputs, judged: _Judged, scratch: Path, c
             "left_out_of_training": sum(each.training for each in left),
             "left_out_of_holdout": sum(each.held for each in left),
             "golden": inputs.kept_out,
+            "positives": _positives(job, inputs, rows, scratch),
             "left_out_as_golden": sum(each.golden for each in left) if inputs.kept_out else None,
         }
     )
@@ -293,6 +295,13 @@ def _with_keys(job: Job, ref: RowsRef, scratch: Path, cores: Cores) -> RowsRef:
     """Write the keys of a span's rows; return its reference with them."""
     prefix = KEYS.of(job.spec, folder=ref.span.name)
     return write_span_keys(job.store, ref, job.config.heads, prefix, scratch / "keys" / ref.span.name, cores)
+
+
+def _positives(job: Job, inputs: ValidateInputs, rows: Sequence[RowsRef], scratch: Path) -> str | None:
+    """Write the right items of the run's queries, by all rows so far, for its training; return their folder."""
+    again = job.config.train.replay > 0
+    keys = LineageKeys(job.store, rows, inputs.history, inputs.kept_out, job.config.heads, again)
+    return keys.commit_known(POSITIVES.of(job.spec, folder=inputs.window[-1].name), scratch / "positives")
 
 
 def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Path]) -> list[SpanItems]:

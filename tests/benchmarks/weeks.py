@@ -35,6 +35,7 @@ CHANGED_AN_HOUR = 0.001  # share of the items
 ROW_BYTES = 200  # a row as ingested, and again as validate cleans it
 HELD_BYTES = 33  # pairs, hashes and holdout rows, as a share of each row; measured 2026-11-28
 SIGNATURE_BYTES = 130  # near-duplicates: a row of 18 words, measured 2026-11-28
+POSITIVE_BYTES = 2 * 8 * 10  # of a row's query: ten right items by id and by text, assumed
 MADE_BYTES = SIGNATURE_BYTES + HELD_BYTES + PAIR_BYTES + 2  # that validate adds to a row
 TOKEN_BYTES = 4 * 96  # a row's, int32
 ITEM_BYTES = 100  # in the catalogue
@@ -44,7 +45,7 @@ CHECKPOINT_BYTES = 3 * MODEL_BYTES  # weights and both moments
 KEPT_RELEASES = 3  # by `millrace prune`, once a day
 PIECE_BYTES = 8 * 2**20  # part of an upload; a download is one request a file
 # Counted on an emulated bucket with none to three earlier spans, 2026-11-28: for each, and for a stage by itself.
-REQUESTS_OF_A_SPAN = {Stage.validate: 20, Stage.train: 8, Stage.evaluate: 4}
+REQUESTS_OF_A_SPAN = {Stage.validate: 28, Stage.evaluate: 4}
 REQUESTS_OF_A_STAGE = 100
 REQUESTS_OF_A_PARTITION, REQUESTS_OF_A_WORKER = 10, 3  # infer's: docs/benchmarks.md
 REQUESTS_OF_A_REFRESH = 301  # docs/benchmarks.md
@@ -112,8 +113,7 @@ class Line(NamedTuple):
 
 
 _GROWS = {
-    Stage.validate: "each row is compared with the signatures of all earlier rows",
-    Stage.train: "the keys of all earlier pairs, so that none is a negative",
+    Stage.validate: "each row is compared with the signatures and the keys of all earlier rows",
     Stage.evaluate: "four requests for the holdout of each earlier span",
 }
 
@@ -139,6 +139,7 @@ def week(size: Size, number: int) -> list[Line]:
     kept = (
         number * size.rows * (2 * ROW_BYTES + MADE_BYTES)
         + KEPT_RELEASES * (size.items * (VECTOR_BYTES + ITEM_BYTES) + size.rows * TOKEN_BYTES + CHECKPOINT_BYTES)
+        + size.rows * POSITIVE_BYTES
     )  # fmt: skip
     stored = kept / 1e9 * GB_MONTH / WEEKS_OF_A_MONTH
     lines.append(Line("S3", "", None, None, None, None, stored, stored, "the rows of all weeks are kept"))
@@ -188,11 +189,12 @@ def _bytes(stage: Stage, load: Load, size: Size) -> tuple[float, float]:
     vectors = size.items * VECTOR_BYTES
     match stage:
         case Stage.validate:
-            kept = size.rows * (ROW_BYTES + MADE_BYTES) + size.items * ITEM_BYTES
-            return size.rows * ROW_BYTES + load.earlier * SIGNATURE_BYTES + size.items * ITEM_BYTES, kept
+            kept = size.rows * (ROW_BYTES + MADE_BYTES + POSITIVE_BYTES) + size.items * ITEM_BYTES
+            earlier = load.earlier * (SIGNATURE_BYTES + PAIR_BYTES)
+            return size.rows * ROW_BYTES + earlier + size.items * ITEM_BYTES, kept
         case Stage.train:
-            keys = (size.rows + load.earlier) * PAIR_BYTES
-            return size.rows * ROW_BYTES + keys + CHECKPOINT_BYTES, size.rows * TOKEN_BYTES + CHECKPOINT_BYTES
+            pairs = size.rows * POSITIVE_BYTES
+            return size.rows * ROW_BYTES + pairs + CHECKPOINT_BYTES, size.rows * TOKEN_BYTES + CHECKPOINT_BYTES
         case Stage.evaluate:
             return MODELS * (vectors + MODEL_BYTES), 0.0
         case Stage.infer:

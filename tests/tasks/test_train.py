@@ -7,7 +7,7 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import CodeError
 from tasks.planning.next_run import plan_run
-from tasks.train import model_of, train
+from tasks.train import inputs_of, model_of, train
 from tasks.validate import catalogue_of
 from tests.support.fakes.fake_runner import STEPS_PER_SPAN, FakeRunner, commit_files, small_config
 from tests.support.fakes.stages import carry_out
@@ -32,6 +32,13 @@ def test_the_next_training_has_the_last_checkpoint_and_only_the_new_span(store, 
     )
     assert [rows.span.name for rows in after.validated.rows] == ["2021-Q2"]
     assert after.trained.first_step == before.trained.last_step
+
+
+def test_a_training_gets_the_pairs_that_validate_found(store, runner):
+    plan = plan_run(store, small_config())
+    run = carry_out(plan)
+    found = run.validated.model_copy(update={"positives": "runs/k/validate/positives/2021-Q1-0f1e2d3c4b5a"})
+    assert inputs_of(plan, found, run.warm).positives == found.positives
 
 
 def test_each_stage_gets_the_earlier_outputs_and_its_number_of_workers(store, runner):

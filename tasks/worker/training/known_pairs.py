@@ -1,12 +1,15 @@
 """Known positive pairs, which are never used as negatives, and the positive items of each query.
 
 They come from all rows of the lineage so far, training and holdout, and from the golden set. Of earlier spans only the
-keys are read, and no text. An item is also relevant if it shares a normalised text with a relevant item, in any row, as
-in `tasks.worker.model.relevant`.
+keys are read, and no text. Validate writes the positives of a run's own queries, so that no accelerator waits while the
+history is read. An item is also relevant if it shares a normalised text with a relevant item, in any row, as in
+`tasks.worker.model.relevant`.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,12 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, NamedTuple, Self, cast
+from typing import Any, BinaryIO, NamedTuple, Self, cast
 
 import numpy as np
 
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
+from infra.store.manifest import CorruptFolder, MissingFolder, commit_by_content, open_folder
 from tasks.contracts.references import RowsRef
 from tasks.worker.process.job import Job
 from tasks.worker.process.machine import beating
@@ -31,6 +35,7 @@ from tasks.worker.training.row_keys import (
     SortedFile,
     TextKeys,
     distinct,
+    key_rule,
     open_span_keys,
     ranges_of_keys,
     write_keys,
@@ -135,6 +140,8 @@ class PositivesFile:
             file.close()
 
 
+KIND = "positives"
+_MADE_OF = "made_of.json"
 MADE = "known"  # file with the path of the folder that the machine's first worker has written
 _TEXTS = "item_texts"
 
@@ -160,7 +167,8 @@ class LineageKeys:
     """The keys of a run's rows, of all rows before it and of the golden set, in the folders that validate wrote.
 
     `golden`: the key of the golden set, if any. `heads` say which rows are pairs. `again`: earlier rows may be trained
-    on again, so that the run may meet any of their queries too.
+    on again, so that the run may meet any of their queries too. `positives`: the folder that `commit_known` named, if
+    any.
     """
 
     store: Store
@@ -169,11 +177,57 @@ class LineageKeys:
     golden: str | None
     heads: HeadsConfig
     again: bool
+    positives: str | None = None
 
     @property
     def rows(self) -> int:
         """Number of rows of the spans."""
         return sum(ref.rows for ref in (*self.own, *self.earlier))
+
+    @property
+    def made_of(self) -> dict[str, Any]:
+        """The rows that decide the known positives, and the rule of their keys, as JSON."""
+        own, earlier = ([ref.prefix for ref in refs] for refs in (self.own, self.earlier))
+        golden = [] if self.golden is None else [self.golden]
+        return {"own": own, "of": [*own, *earlier, *golden], "rule": key_rule(self.heads)}
+
+    def commit_known(self, prefix: str, folder: Path) -> str | None:
+        """Write the known positives of the run's queries to the workspace; return the folder's key.
+
+        None: the run may meet the queries of all earlier rows, and their positives would be the whole history.
+
+        Args:
+            prefix: start of the folder's key; a hash of the files follows.
+            folder: a new local folder for the files.
+
+        Raises:
+            MissingFolder, CorruptFolder: the rows of a span without usable keys are missing or damaged.
+        """
+        if self.again:
+            return None
+        folder.mkdir(parents=True)
+        self.write_known(folder, lambda: None)
+        # In a file too, so that other rows give another folder.
+        (folder / _MADE_OF).write_text(json.dumps(self.made_of), encoding="utf-8")
+        return commit_by_content(self.store, prefix, folder, KIND, self.made_of)
+
+    def open_committed(self) -> Path | None:
+        """Return the local folder of `commit_known`; None if there is none, or it can't be used, which the log says."""
+        if self.positives is None or self.again:
+            return None
+        try:
+            folder, manifest = open_folder(self.store, self.positives, KIND)
+        except (MissingFolder, CorruptFolder) as error:
+            print(f"{error}; the known pairs are made of the keys of all spans", flush=True)
+            return None
+        if manifest.facts != self.made_of:
+            print(
+                f"{self.positives} was made of other rows, or by another rule, than this run's; the known pairs are "
+                "made of the keys of all spans",
+                flush=True,
+            )
+            return None
+        return folder
 
     def write_known(self, folder: Path, beat: Callable[[], object]) -> None:
         """Write the known positives of the run's queries, as `write_known` does.
@@ -181,9 +235,12 @@ class LineageKeys:
         Args:
             beat: called as the work goes on.
         """
-        own = self._folders(folder / "own", self.own, None, beat)
-        earlier = self._folders(folder / "earlier", self.earlier, self.golden, beat)
+        made = folder / "own", folder / "earlier"
+        own = self._folders(made[0], self.own, None, beat)
+        earlier = self._folders(made[1], self.earlier, self.golden, beat)
         write_known(folder, [*own, *earlier], None if self.again else own, beat)
+        for each in made:
+            shutil.rmtree(each, ignore_errors=True)
 
     def _folders(
         self, folder: Path, refs: Sequence[RowsRef], golden: str | None, beat: Callable[[], object]
@@ -208,9 +265,9 @@ def _opened(store: Store, ref: RowsRef, heads: HeadsConfig, beat: Callable[[], o
 
 
 def open_known(job: Job, keys: LineageKeys, barrier: Callable[[], object]) -> KnownPositives:
-    """Return the known positives, in files that one worker of each machine writes for all.
+    """Return the known positives, in files that validate wrote, or that one worker of each machine writes for all.
 
-    The files are deleted once all workers have opened them: the system keeps them while they are in use.
+    The latter are deleted once all workers have opened them: the system keeps them while they are in use.
 
     Args:
         barrier: waits for every worker of the stage.
@@ -221,8 +278,11 @@ def open_known(job: Job, keys: LineageKeys, barrier: Callable[[], object]) -> Kn
         barrier()
         return known
     began = time.monotonic()
-    with job.scratch() as folder:
-        keys.write_known(folder, job.machine.beat)
+    with job.scratch() as scratch:
+        folder = keys.open_committed()
+        if folder is None:
+            folder = scratch
+            keys.write_known(folder, job.machine.beat)
         known = KnownPositives.open(folder)
         if rank.world > 1:  # through a file: the work can exceed a process group's timeout
             job.machine.publish(MADE, str(folder).encode())

@@ -317,7 +317,8 @@ def run_spares(config: Config, inputs: TrainInputs) -> dict[str, GroupRange]:
 def lineage_keys(job: Job, inputs: TrainInputs) -> LineageKeys:
     """Return the keys of all rows of the lineage so far, training and holdout, and of the golden set."""
     again = job.config.train.replay > 0
-    return LineageKeys(job.shared, inputs.rows, inputs.history, inputs.golden, job.config.heads, again)
+    heads = job.config.heads
+    return LineageKeys(job.shared, inputs.rows, inputs.history, inputs.golden, heads, again, inputs.positives)
 
 
 def read_replayed_rows(job: Job, inputs: TrainInputs, spared: Mapping[str, GroupRange]) -> ReplayedRows:

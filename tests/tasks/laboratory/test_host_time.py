@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import configs
-from configs.load import load_config
+from configs.load import load_config, with_overrides
+from configs.schema.config import Config
 from tasks.contracts.stages import Stage
 from tasks.laboratory.encoding_time import Known, Load
 from tasks.laboratory.machine_plan import Asked, stage_cost
@@ -18,8 +19,8 @@ CONFIG = load_config(ROOT / "trainium.yaml", ["model.scratch.hidden_size=768", "
 USUAL = Load(rows=(1_000_000,), tokens=96e6, steps=488, items=1_000_000, earlier=1_000_000)
 
 
-def seconds(stage: Stage, load: Load, nodes: int = 1) -> float:
-    found = stage_cost(Known(Past((), {})), CONFIG, stage, load, Asked(nodes=nodes)).seconds
+def seconds(stage: Stage, load: Load, nodes: int = 1, config: Config = CONFIG) -> float:
+    found = stage_cost(Known(Past((), {})), config, stage, load, Asked(nodes=nodes)).seconds
     assert found is not None
     return found
 
@@ -27,8 +28,8 @@ def seconds(stage: Stage, load: Load, nodes: int = 1) -> float:
 @pytest.mark.parametrize(
     ("more", "grown"),
     [
-        (USUAL._replace(rows=(10_000_000,)), {Stage.validate, Stage.train}),
-        (USUAL._replace(earlier=51_000_000), {Stage.validate, Stage.train}),
+        (USUAL._replace(rows=(10_000_000,), tokens=960e6, steps=4_880), {Stage.validate, Stage.train}),
+        (USUAL._replace(earlier=51_000_000), {Stage.validate}),
         (USUAL._replace(items=10_000_000), {Stage.evaluate, Stage.infer, Stage.release}),
     ],
     ids=["rows", "history", "items"],
@@ -38,10 +39,13 @@ def test_a_stage_grows_with_its_own_amount_alone(more: Load, grown: set[Stage]) 
     assert {stage for stage in Stage if seconds(stage, more) > seconds(stage, USUAL)} == grown
 
 
-def test_a_year_of_history_costs_a_training_little() -> None:
-    """It reads keys, and no text: 51 weeks before it add less than two weeks of new rows do."""
-    year = USUAL._replace(earlier=51_000_000)
-    assert seconds(Stage.train, year) - seconds(Stage.train, USUAL) < 60
+def test_a_year_of_history_costs_the_accelerators_nothing_unless_they_replay_it() -> None:
+    """Of keys, and of no text: 51 weeks before add less than two weeks of new rows do."""
+    year, replay = USUAL._replace(earlier=51_000_000), with_overrides(CONFIG, ["train.replay=0.1"])
+    assert seconds(Stage.train, year) == seconds(Stage.train, USUAL)
+    assert 10 < seconds(Stage.train, year, config=replay) - seconds(Stage.train, USUAL, config=replay) < 60
+    added = [seconds(Stage.validate, year, config=each) for each in (CONFIG, replay)]
+    assert added[0] > added[1], "the keys are read once, by one of the two"
 
 
 def test_machines_share_the_search_of_an_evaluation() -> None:

@@ -128,12 +128,14 @@ def test_rows_of_a_run_that_the_lineage_passed_go_and_rows_of_the_lineage_stay(s
     store.write(f"runs/{left}/train/attempt-1/tensorboard/events", b"curves")
     store.write(f"runs/{left}/validate/rows/{MONTHS[6]}-0f1e2d3c4b5a/part", b"as named by its content")
     store.write(f"runs/{left}/validate/keys/{MONTHS[6]}-0f1e2d3c4b5a/pairs.int64", b"the keys of these rows")
+    store.write(f"runs/{left}/validate/positives/{MONTHS[6]}-0f1e2d3c4b5a/item_key.keys", b"what it would train by")
     store.write("runs/a-comparison/validate/rows/2021-01/part", b"no plan, so it is left alone")
     plan = pruned(store)
     assert {folder.folder for folder in plan.folders if folder.kind == "runs"} == {
         f"runs/{left}/validate/rows/{MONTHS[6]}",
         f"runs/{left}/validate/rows/{MONTHS[6]}-0f1e2d3c4b5a",
         f"runs/{left}/validate/keys/{MONTHS[6]}-0f1e2d3c4b5a",
+        f"runs/{left}/validate/positives/{MONTHS[6]}-0f1e2d3c4b5a",
         f"runs/{left}/train/attempt-1/tensorboard",
     }
     head = lineage.head(store, "main")

@@ -51,6 +51,12 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
         "rule": key_rule(load_config().heads),
         "of": found.prefix,
     }
+    assert outcome.positives is not None
+    assert read_manifest(store, outcome.positives).facts == {
+        "own": [found.prefix],
+        "of": [found.prefix],
+        "rule": key_rule(load_config().heads),
+    }
     assert found.folders == (found.prefix, found.sides, found.held, found.row_keys), "so prune keeps them with the rows"
     assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (40, 40, 0)
     assert (outcome.quarantine, outcome.reasons, failed(outcome)) == (None, {}, [])
@@ -306,7 +312,7 @@ def test_a_span_judged_in_pieces_is_judged_the_same(store: DirectoryStore, tmp_p
         worked = job(store, [MARCH, APRIL], overrides=["validate.max_bad_share=1", "validate.numeric_min=0"])
         outcome = validate.run(worked)
         clean = pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"]))
-        named_by_their_bytes = {"rows": (), "catalogue": None}
+        named_by_their_bytes = {"rows": (), "catalogue": None, "positives": None}
         found.append((clean.to_pylist(), quarantined(store, outcome), outcome.model_copy(update=named_by_their_bytes)))
         store.delete("runs")
         store.delete("catalogue")

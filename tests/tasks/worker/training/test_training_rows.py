@@ -16,7 +16,7 @@ from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Rank
 from tasks.worker.training import training_rows
 from tasks.worker.training.batches import make_plan
-from tasks.worker.training.known_pairs import find_known_positives, open_known
+from tasks.worker.training.known_pairs import LineageKeys, find_known_positives, open_known
 from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.record_files import Column
 from tasks.worker.training.row_keys import TextKeys
@@ -184,9 +184,17 @@ def _one_query_for_many_items(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index("query"), "query", queries)
 
 
-def test_the_workers_of_a_machine_share_one_copy(tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("by_validate", [False, True])
+def test_the_workers_of_a_machine_share_one_copy(
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, by_validate: bool
+):
     store, rows = make_workspace(tmp_path, rows=90, distinct=12)
     config, inputs = tiny_config(*FEATURES), TrainInputs(rows=(rows,), history=(), parent=None)
+    if by_validate:
+        found = lineage_keys(make_job(store, config, inputs), inputs)
+        positives = found.commit_known("runs/r/validate/positives/s", tmp_path / "positives")
+        inputs = inputs.model_copy(update={"positives": positives})
+        monkeypatch.setattr(LineageKeys, "write_known", None)
     parts = build_parts(config, TrainingRows(store, [rows], config))
     opened, readers, all_there = {}, [], threading.Barrier(4)
 

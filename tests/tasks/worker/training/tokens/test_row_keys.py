@@ -1,10 +1,13 @@
 """Keys of spans in files: equal to the keys of the texts, used for a run's own queries, refused if they don't fit."""
 
+import dataclasses
+import io
 import itertools
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,6 +160,77 @@ def test_a_span_without_usable_keys_is_read_for_its_texts(
     expected = find_known_positives(TextKeys(store, (*earlier, own), None, config.heads), 240)
     for one, other in zip(found, expected, strict=True):
         assert_same(one, other)
+
+
+@pytest.mark.parametrize("golden", [False, True])
+def test_what_validate_found_is_what_a_training_would_find_in_the_whole_history(
+    spans: tuple[DirectoryStore, tuple[RowsRef, ...]], tmp_path: Path, golden: bool
+):
+    store, (*earlier, own) = spans
+    (*earlier, own) = with_keys(store, CONFIG, *earlier, own)
+    key = write_golden(store, own) if golden else None
+    asked = LineageKeys(store, (own,), earlier, key, CONFIG.heads, again=False)
+    (expected := tmp_path / "expected").mkdir()
+    asked.write_known(expected, lambda: None)
+    expected = KnownPositives.open(expected)
+    written = asked.commit_known("runs/r/validate/positives/2026-03", tmp_path / "written")
+    assert written is not None
+    assert written == asked.commit_known("runs/r/validate/positives/2026-03", tmp_path / "again"), "as its retry does"
+    for ref in (own, *earlier):
+        store.delete(ref.prefix)
+        store.delete(ref.row_keys or "")
+    if key is not None:
+        store.delete(key)
+    found = dataclasses.replace(asked, positives=written).open_committed()
+    assert found is not None
+    for one, other in zip(KnownPositives.open(found), expected, strict=True):
+        assert len(np.asarray(one.queries)) > 3
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("why", ["damaged", "pruned", "other rows", "another rule", "other own rows", "replay"])
+def test_what_validate_found_is_refused_if_it_is_not_of_this_run(
+    spans: tuple[DirectoryStore, tuple[RowsRef, ...]], tmp_path: Path, why: str, capsys: pytest.CaptureFixture[str]
+):
+    store, (*earlier, own) = spans
+    (*earlier, own) = with_keys(store, CONFIG, *earlier, own)
+    asked = LineageKeys(store, (own,), earlier, None, CONFIG.heads, again=False)
+    written = asked.commit_known("runs/r/validate/positives/2026-03", tmp_path / "written")
+    assert written is not None
+    asked = dataclasses.replace(asked, positives=written)
+    assert asked.open_committed() is not None
+    if why == "damaged":
+        store.path(f"{written}/item_key.keys").write_bytes(b"damaged!")
+    elif why == "pruned":
+        store.delete(written)
+    elif why == "other rows":
+        asked = dataclasses.replace(asked, earlier=earlier[1:])
+    elif why == "other own rows":
+        asked = dataclasses.replace(asked, own=(*earlier[1:], own), earlier=earlier[:1])
+    elif why == "another rule":
+        asked = dataclasses.replace(asked, heads=tiny_config().heads)
+    else:
+        asked = dataclasses.replace(asked, again=True)
+        assert asked.commit_known("runs/r/validate/positives/2026-03", tmp_path / "replay") is None
+    assert asked.open_committed() is None
+    assert (written in capsys.readouterr().out) == (why != "replay")
+
+
+def write_golden(store: DirectoryStore, like: RowsRef) -> str:
+    """A golden set: known queries with new items."""
+    (file,) = store.path(like.prefix).glob("*.parquet")
+    rows = _new_items(pq.read_table(file).slice(0, 5))
+    buffer = io.BytesIO()
+    pq.write_table(rows, buffer)
+    store.write("golden/k.parquet", buffer.getvalue())
+    return "golden/k.parquet"
+
+
+def _new_items(rows: pa.Table) -> pa.Table:
+    for name in ("item", "item_id"):
+        values = pa.array([f"golden {value}" for value in rows[name].to_pylist()])
+        rows = rows.set_column(rows.column_names.index(name), name, values)
+    return rows
 
 
 @settings(max_examples=40)
