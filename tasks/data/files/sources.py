@@ -10,6 +10,7 @@ import datetime as dt
 import gzip
 import io
 import lzma
+import os
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
@@ -66,7 +67,8 @@ def list_source(source: PurePath) -> Listing:
     """Return the files of a source.
 
     Raises:
-        ConfigError: nothing has this path, or it is neither a file nor a folder; the bucket refuses to list it.
+        ConfigError: nothing has this path, or it is neither a file nor a folder; the bucket refuses to list it; a
+            folder below it can't be opened, or a link there leads nowhere.
         StoreError: the bucket does not answer.
     """
     if isinstance(source, S3Path):
@@ -84,7 +86,7 @@ def list_source(source: PurePath) -> Listing:
         return Listing(True, tuple(_local([path])))
     if not path.is_dir():
         raise ConfigError(f"--source {source}: neither a file nor a folder")
-    return Listing(False, tuple(_local(each for each in sorted(path.rglob("*")) if each.is_file())))
+    return Listing(False, tuple(_local(sorted(_below(path)))))
 
 
 def open_place(place: Place) -> io.BufferedReader:
@@ -98,10 +100,53 @@ def open_place(place: Place) -> io.BufferedReader:
         raise ConfigError(f"--source {place.path}: cannot be opened: {error.strerror}") from error
 
 
+def _refuse_change(place: Place) -> None:
+    """Raise DataError if a local file is not as it was listed. A bucket refuses to stream a changed object."""
+    if isinstance(place.path, Path) and next(iter(_local([place.path]))) != place:
+        raise DataError(
+            f"{place.path}: the file changed while it was read, so its last row may be half a row; give the command "
+            "again when it is complete, or name a copy of it"
+        )
+
+
 def _local(paths: Iterable[Path]) -> Iterable[Place]:
     for path in paths:
         status = path.stat()
         yield Place(path, status.st_size, dt.datetime.fromtimestamp(status.st_mtime, dt.UTC))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, each once: a link to a file or folder that is there anyway adds nothing.
+
+    Folders that no reader enters are left out, so they may be closed.
+    """
+    folders, links, seen = [folder], list[Path](), set[str]()
+    while folders or links:
+        path = folders.pop() if folders else links.pop(0)
+        real = os.path.realpath(path)
+        if real in seen:
+            continue
+        seen.add(real)
+        if path.is_symlink() and not path.exists():
+            raise ConfigError(
+                f"--source {path}: a link to {path.readlink()}, which is not there; fetch that, or remove the link"
+            )
+        if path.is_file():
+            yield path
+        elif path.is_dir():
+            inside = [each for each in _entries(path) if not _is_hidden(each.name) or each.name in _TABLES]
+            links += sorted(each for each in inside if each.is_symlink())
+            folders += [each for each in inside if not each.is_symlink()]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise ConfigError(
+            f"--source {folder}: the folder cannot be opened: {error.strerror}; allow this user to read it, or name "
+            "the folders beside it one by one"
+        ) from error
 
 
 def _in_bucket(path: S3Path) -> "tuple[S3Store, str]":
@@ -111,6 +156,7 @@ def _in_bucket(path: S3Path) -> "tuple[S3Store, str]":
     return S3Store(f"{SCHEME}{path.bucket}"), path.key
 
 
+_OF_DISKS = "lost+found"  # at the root of a disk, closed to users
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _TABLES = {  # folder of a table's log -> name, and its function in DuckDB
     "_delta_log": ("a Delta table", "delta_scan"),
@@ -192,7 +238,7 @@ def _refuse_two_packings(source: PurePath, found: list[PurePath]) -> None:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name == _OF_DISKS
 
 
 _MAGICS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -298,6 +344,7 @@ class SourceReader:
                     self.bytes_read = max(self.bytes_read, before + min(raw.tell(), size))  # Parquet jumps
                     cursor.rows += 1
                     yield SourceRow(path, cursor.row, {**partition, **values} if partition else values)
+                _refuse_change(place)
             self.empty_files += not cursor.rows
             if not cursor.rows and not self._unread.rows and len(self.files) == 1:
                 raise DataError(f"{path}: the file has no rows; complete it, or remove it")
