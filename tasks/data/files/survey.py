@@ -52,7 +52,7 @@ def _shape_of_text(text: str, spelling: Spelling) -> Shape:
             return Shape.time if spelling.dayfirst else Shape.day_first
         if _ISO.match(text) and _is_time(text):
             return Shape.time
-    if RFC_822.match(text) and _is_time(text):
+    if RFC_822.fullmatch(text) and _is_time(text):
         return Shape.time
     if len(text) <= _LONGEST_WORD and text.casefold() in TRUE_WORDS | FALSE_WORDS:
         return Shape.word

@@ -34,8 +34,13 @@ _UNITS = ((10**11, 1_000_000, 1), (10**14, 1000, 1), (10**17, 1, 1), (10**20, 1,
 _END = 10**20
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
-RFC_822 = re.compile(r"(?:[A-Z][a-z]{2}, )?[0-9]{1,2} [A-Z][a-z]{2} [0-9]{4} [0-9]{1,2}:[0-9]{2}")
-_NAMED_ZONE = re.compile(r"(?<=[0-9Z])\[[\w/+-]+\]$")  # as Java writes it: 2026-10-25T02:30:00+02:00[Europe/Berlin]
+# The zones are those that RFC 822 gives an offset; Python's reader takes all others, and AM and PM, for UTC.
+RFC_822 = re.compile(
+    r"(?:[A-Z][a-z]{2}, )?[0-9]{1,2} [A-Z][a-z]{2} [12][0-9]{3} [0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?"
+    r"(?: (?:[+-][0-9]{4}|UTC|UT|GMT|Z|[ECMP][SD]T)(?: \([\w ]+\))?)?"
+)
+# As Java writes it: 2026-10-25T02:30:00+02:00[Europe/Berlin]. Without the offset, an hour in October has two meanings.
+_NAMED_ZONE = re.compile(r"([T ][0-9:.,]+(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?))\[[\w/+-]+\]$")
 _OFFSET = re.compile(r"(?<=[0-9]) +(?:UTC|GMT|Z|([+-][0-9]{2}:?[0-9]{2}))$")
 
 
@@ -97,8 +102,10 @@ def parse_time(value: object, dayfirst: bool = False) -> dt.datetime:
             raise ValueError(text)  # a spreadsheet has cut its digits
         elif NUMBER.fullmatch(text):
             value = Decimal(text)
+        elif RFC_822.fullmatch(text):
+            value = parsedate_to_datetime(text)
         else:
-            value = parsedate_to_datetime(text) if RFC_822.match(text) else dt.datetime.fromisoformat(_plain_iso(text))
+            value = dt.datetime.fromisoformat(_plain_iso(text))
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
     if isinstance(value, dt.date):
@@ -121,7 +128,7 @@ def is_epoch(value: object, at: dt.datetime) -> bool:
 
 def _plain_iso(text: str) -> str:
     """Return an ISO 8601 text without the name of a zone, and without a blank before its offset."""
-    plain = _NAMED_ZONE.sub("", text)
+    plain = _NAMED_ZONE.sub(r"\1", text)
     return _OFFSET.sub(lambda found: found[1] or "+00:00", plain)
 
 
@@ -220,6 +227,8 @@ _EXCEL_DAYS = range(20_000, 80_000)  # from 1954 to 2119
 _EXCEL_EPOCH = dt.datetime(1899, 12, 30)
 _SHORT_YEAR = re.compile(r"([0-9]{2})([-/.])([0-9]{2})\2([0-9]{2})(?:[ T].*)?")
 _ABBREVIATION = re.compile(r"(.*[0-9]) ?([A-Z]{2,5})")
+_ZONE_ALONE = re.compile(r"(.*[0-9])\[([\w/+-]+)\]")
+_HALF_DAY = re.compile(r"(.*[0-9]) ?[AaPp]\.?[Mm]\.?")
 _CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?")
 
 
@@ -237,6 +246,10 @@ def way_to_write(value: object) -> str:
             f"the year of {text!r} has two digits; write four, as in 20{found[1]}-{found[3]}-{found[4]}, or give "
             "--dayfirst if the day is first"
         )
+    if (found := _HALF_DAY.fullmatch(text)) and _is_time(re.sub(r"(?<= )([0-9]:)", r"0\1", found[1])):
+        return "its hours are those of half a day; write them from 00 to 23"
+    if (found := _ZONE_ALONE.fullmatch(text)) and _is_time(found[1]):
+        return f"{found[2]} has two offsets in a year; write the one of this time, as in +02:00"
     if (found := _ABBREVIATION.fullmatch(text)) and _is_time(found[1]):
         return f"{found[2]} is the name of a zone, which places use differently; write its offset, as in +02:00"
     if _CLOCK.fullmatch(text):

@@ -60,6 +60,9 @@ def type_of(values: list[Any], form: Format = Format.jsonl) -> str:
         "2026-11-20T10:30:00+02:00[Europe/Helsinki]",
         "Fri, 20 Nov 2026 08:30:00 GMT",
         "20 Nov 2026 03:30:00 -0500",
+        "Fri, 20 Nov 2026 03:30:00 EST",
+        "20 Nov 2026 09:30 +0100 (CET)",
+        "2026-11-20T08:30:00Z[UTC]",
         LATE_2026,
         LATE_2026.replace(tzinfo=None),
         LATE_2026.astimezone(dt.timezone(dt.timedelta(hours=-7))),
@@ -88,7 +91,9 @@ def test_times_are_exact_to_the_microsecond(moment: dt.datetime) -> None:
 @pytest.mark.parametrize(
     "time",
     ["yesterday", "2026-13-01", "20.11.2026", True, [2026], {"$date": 0}, math.inf, 1e300, "1e999",
-     "1.79516E+09", 10**20, "0001-01-01T00:00:00+10:00"],
+     "1.79516E+09", 10**20, "0001-01-01T00:00:00+10:00", "Fri, 20 Nov 2026 08:30:00 CEST",
+     "Fri, 20 Nov 2026 08:30:00 GMT+0200", "20 Nov 2026 08:30 PM", "2026-11-20T08:30[Europe/Berlin]",
+     "20 Nov 0001 08:30:00 GMT"],
 )  # fmt: skip
 def test_a_value_that_is_no_time_is_an_error_with_place_and_value(time: object) -> None:
     with pytest.raises(DataError, match=r"in/reviews.jsonl, row 3, column 'at': .* is not a time; write ISO 8601"):

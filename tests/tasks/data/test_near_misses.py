@@ -33,6 +33,10 @@ def write_log(path: Path, times: list[str]) -> Path:
         ([f"{(day - BEFORE).days}.5" for day in DAYS], "a day number of Excel, 2026-09-01; format the column"),
         ([f"{day:%y-%m-%d}" for day in DAYS], "two digits; write four, as in 2026-09-01"),
         ([f"{day} 10:00:00 CEST" for day in DAYS], "CEST is the name of a zone.*write its offset, as in \\+02:00"),
+        ([f'"{day:%a, %d %b %Y} 10:00:00 CEST"' for day in DAYS], "CEST is the name of a zone"),
+        ([f"{day:%d %b %Y} 9:30 PM" for day in DAYS], "half a day; write them from 00 to 23"),
+        ([f"{day} 9:30 pm" for day in DAYS], "half a day; write them from 00 to 23"),
+        ([f"{day}T10:00:00[Europe/Berlin]" for day in DAYS], "Europe/Berlin has two offsets in a year; write the one"),
         ([f"{day.day:02}:15" for day in DAYS], "has no date; put it before the time"),
     ],
 )
