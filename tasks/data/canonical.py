@@ -281,7 +281,9 @@ def _scalar(record: SourceRow, column: str) -> Scalar:
     try:
         return scalar(record.values.get(column))
     except UnicodeDecodeError as error:
-        raise record.error(column, f"the bytes are not UTF-8 text: {error}; convert them to UTF-8") from error
+        raise record.error(
+            column, f"the bytes are not UTF-8 text: {error}; convert them, or leave the column out"
+        ) from error
 
 
 def _moment(record: SourceRow, column: str, dayfirst: bool) -> dt.datetime:

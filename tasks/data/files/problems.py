@@ -45,6 +45,7 @@ def find_problems(
         *_scientific(survey, columns),
         *(_statuses(columns, roles) if feed else ()),
         *_faulty(survey, roles, by_name),
+        *_binary(survey),
         *(problem for each in columns for problem in _of_values(each, roles, typed)),
     ]
 
@@ -300,6 +301,15 @@ def _faulty(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, Colu
         if (misread := [each for each in texts if re.search(MISREAD, each)]) and len(misread) > _FAULTY * len(texts):
             text = f"{said} was read in a wrong encoding, as in {misread[0][:60]!r}; export it again as UTF-8"
             yield Problem(kind="misread", column=column.name, text=text)
+
+
+def _binary(survey: Survey) -> Iterator[Problem]:
+    for name, row in survey.binary.items():
+        text = (
+            f"column {name!r} has bytes that are not UTF-8 text, first in row {row:,}, and ingest refuses such rows; "
+            "write it as text, or leave it out of the source"
+        )
+        yield Problem(kind="misread", column=name, text=text)
 
 
 def _of_values(column: ColumnFacts, roles: Mapping[str, str], typed: bool) -> Iterator[Problem]:

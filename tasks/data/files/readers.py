@@ -207,12 +207,10 @@ def read_parquet(stream: io.BufferedReader, cursor: Cursor) -> Iterator[dict[str
             cursor.row = 1
             for group in range(file.num_row_groups):  # one iterator over all groups would keep their memory
                 for batch in file.iter_batches(PARQUET_BATCH_ROWS, row_groups=[group], use_threads=False):
-                    columns = [_microseconds(column).to_pylist() for column in batch.columns]
+                    columns = [_values(column, name, cursor) for name, column in zip(names, batch.columns, strict=True)]
                     for row in zip(*columns, strict=True):
                         yield dict(zip(names, row, strict=True))
                         cursor.row += 1
-        except UnicodeDecodeError:
-            raise
         except KeyError as error:
             raise cursor.error(f"a column has times of the zone {error}, which is unknown") from error
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
@@ -226,13 +224,37 @@ def twice(names: Sequence[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def _microseconds(column: Any) -> Any:
-    """Convert nanosecond timestamps: Arrow returns them as pandas objects, but microseconds as datetime."""
+def _values(column: Any, name: str, cursor: Cursor) -> list[Any]:
+    """Return the values of a column: microseconds as datetimes, since Arrow returns nanoseconds as pandas objects.
+
+    A time that Python has no year for is text, and a text that is not UTF-8 is bytes, so that its own row is judged.
+
+    Raises:
+        DataError: such a value is inside a nested one; names the column.
+    """
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    return column
+        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError) as error:
+        if pa.types.is_nested(column.type):
+            problem = f"row {cursor.row} or one of the next {len(column) - 1}, column {name!r}: {error}; leave it out"
+            raise DataError(f"{cursor.path}, {problem}") from error
+        column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        return [_value(each) for each in column]
+
+
+def _value(scalar: Any) -> Any:
+    import pyarrow as pa
+
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return scalar.as_buffer().to_pybytes()
+    except (OverflowError, ValueError):
+        return scalar.cast(pa.string()).as_py()
 
 
 RECORDS = ("item", "entry")

@@ -13,7 +13,7 @@ from tasks.data.files.formats import format_of_name
 from tasks.data.files.nested import EVENT, exploded, flat, require_lists
 from tasks.data.files.readers import SourceRow
 from tasks.data.files.sources import SourceReader
-from tasks.data.files.values import as_text, is_missing, scalar
+from tasks.data.files.values import as_text, is_missing, legible, scalar
 from tasks.foundation.errors import ConfigError, DataError, StageError
 
 Values = dict[str, Any]
@@ -35,7 +35,7 @@ class Only(NamedTuple):
         value = values.get(self.column)
         if is_missing(value) or value in ([], {}):
             return False
-        plain = scalar(value)
+        plain = scalar(legible(value))
         return not self.values or (plain is not None and as_text(plain).strip().casefold() in self.values)
 
 
@@ -125,7 +125,7 @@ def _columns(path: Path) -> set[str]:
 
 
 def _key(values: Mapping[str, Any], by: str) -> str | None:
-    value = scalar(values.get(by))
+    value = scalar(legible(values.get(by)))
     return None if value is None else as_text(value).strip()
 
 

@@ -13,7 +13,7 @@ from tasks.data.files.facts import FALSE_WORDS, TRUE_WORDS, ColumnFacts, Shape
 from tasks.data.files.lists import looks_like_a_list, members
 from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, Spelling, day_comes_first, kind_of, type_of_kinds
 from tasks.data.files.times import RFC_822, parse_time, year_comes_first
-from tasks.data.files.values import as_text, is_missing, is_missing_word, scalar, short
+from tasks.data.files.values import as_text, is_missing, is_missing_word, legible, scalar, short
 from tasks.foundation.languages import languages
 
 _LONGEST_WORD = 9
@@ -104,6 +104,7 @@ class Survey:
         self._columns: dict[str, _Column] = {}
         self._random = random.Random(0)
         self.rows = 0
+        self.binary: dict[str, int] = {}  # column with bytes that are no text -> the first row with such
         self.sample: list[Mapping[str, Any]] = []
 
     def add(self, values: Mapping[str, Any]) -> None:
@@ -115,13 +116,23 @@ class Survey:
             column = self._columns.get(name) or self._columns.setdefault(name, _Column())
             if is_missing(value):
                 continue
+            if isinstance(value, bytes):
+                value = self._legible(name, value)
             column.filled += 1
             column.words += is_missing_word(value)
             if closely:
                 self._count(column, value)
         if place < SAMPLE_ROWS:
-            cut = {name: value[:CELL_CHARS] if isinstance(value, str) else value for name, value in values.items()}
+            texts = {name: legible(value) for name, value in values.items()}
+            cut = {name: value[:CELL_CHARS] if isinstance(value, str) else value for name, value in texts.items()}
             self.sample[place : place + 1] = [cut]
+
+    def _legible(self, name: str, value: bytes) -> object:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            self.binary.setdefault(name, self.rows)
+            return legible(value)
 
     def _count(self, column: _Column, value: Any) -> None:
         column.kinds |= self._kinds(value)

@@ -44,6 +44,11 @@ def scalar(value: object) -> Scalar:
             return str(value)
 
 
+def legible(value: object) -> object:
+    """Return bytes as text, with a mark for those that are not UTF-8; another value as it is."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 def is_missing(value: object) -> bool:
     """Return True for a value that is missing in a column of any type: null, NaN, a blank text, `\\N`."""
     match value:

@@ -7,6 +7,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from configs.load import load_config
@@ -15,6 +17,7 @@ from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.facts import ColumnFacts, SourceFacts
 from tasks.data.files.formats import Format
+from tasks.data.files.shaping import Only, Shaping
 from tasks.data.files.spelling import parse_spelling
 from tasks.data.ingest import IngestOptions, ingest
 from tasks.data.likely_mistakes import unread_label
@@ -230,3 +233,22 @@ def test_an_id_that_names_groups_of_items_is_named_with_the_column_of_ids(tmp_pa
     changed = [row | {"title": f"Lamp {row['sku']} of brass"} for row in changed]  # three records of each item
     path = write_input(tmp_path / "history.csv", changed, Format.csv)
     assert "repeated" not in problems(look(path, ITEMS, LookOptions(mapping={"id": "sku", "text": "title"})))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_column_of_bytes_is_shown_and_named(tmp_path: Path, nested: bool) -> None:
+    column = pa.array([b"\xff\xd8\xff\xe0"] * 30, pa.binary())
+    rows = {
+        "at": ["2026-10-01"] * 30,
+        "q": [f"query {n}" for n in range(30)],
+        "title": [f"Item {n}" for n in range(30)],
+    }
+    picture = pa.StructArray.from_arrays([column], ["jpeg"]) if nested else column
+    pq.write_table(pa.table({**rows, "picture": picture}), tmp_path / "log.parquet")
+    name = "picture.jpeg" if nested else "picture"
+    facts = look(tmp_path / "log.parquet", ROWS, LookOptions(shaping=Shaping(only=(Only(name),))))
+    said = [each.text for each in facts.problems if each.column == name]
+    assert said == [
+        f"column '{name}' has bytes that are not UTF-8 text, first in row 1, and ingest refuses such rows; write it as "
+        "text, or leave it out of the source"
+    ]
