@@ -199,17 +199,17 @@ def solve_head(
         return
     from tasks.worker.evaluation.solve import (
         FOLDS,  # imported here: takes seconds, and few runs need it
-        LEAST_ROWS,
         Unseen,
+        find_shortage,
         solve,
     )
 
     accelerator.name_work("the classification head")
     rows, development = newest_rows(job, head.refit_rows, lambda table: _usable_pairs(table, job.config), spared)
     classes = label_classes(rows, job.config.heads)
-    counts = np.bincount(classes, minlength=2)
-    if counts.min() < LEAST_ROWS:
-        print(f"the classification head is not solved: a class has {counts.min()} rows of {LEAST_ROWS}", flush=True)
+    folds = hash_queries(rows[QUERY].to_pylist()) % FOLDS
+    if few := find_shortage(classes, folds):
+        print(f"the classification head is not solved: {few}", flush=True)
         return
     model = parts.model
     assert model.classifier is not None
@@ -222,7 +222,7 @@ def solve_head(
     numbers, metrics = torch.zeros(2, dtype=torch.float64), {}
     if job.rank.is_main:
         weights = row_weights(rows, job.config.train.row_weight)
-        solved = solve(inputs, classes, hash_queries(rows[QUERY].to_pylist()) % FOLDS, weights, unseen)
+        solved = solve(inputs, classes, folds, weights, unseen)
         weight, bias = torch.from_numpy(solved.weight), torch.from_numpy(solved.bias)
         numbers, metrics = torch.tensor([solved.threshold, solved.strength], dtype=torch.float64), solved.metrics
     beat()
@@ -233,7 +233,7 @@ def solve_head(
     model.solved = HeadSolved(
         step=step,
         rows=len(classes),
-        class_rows=tuple(counts.tolist()),
+        class_rows=tuple(np.bincount(classes, minlength=2).tolist()),
         strength=strength,
         threshold=threshold,
         calibration_rows=0 if development is None else development.num_rows,

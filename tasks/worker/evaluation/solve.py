@@ -16,7 +16,7 @@ from tasks.quality.row_metrics import area_under_roc, classification_metrics
 
 FOLDS = 5
 STRENGTHS = (0.1, 1.0, 10.0)  # inverse strength of the L2 penalty, for inputs of about unit length
-LEAST_ROWS = 2 * FOLDS  # per class, so that every fit has rows of both
+LEAST_ROWS = 2 * FOLDS  # per class
 MOST_STEPS = 1000
 # Standard deviations of the normal prior of the correction: a slope of 0.5 is one and a half of them from 1, odds
 # times e are one. A few unseen rows, or rows of one class, correct little; 100 correct nearly all.
@@ -44,6 +44,15 @@ class Unseen(NamedTuple):
     classes: np.ndarray  # int64 (rows,): 0 or 1
 
 
+def find_shortage(classes: np.ndarray, folds: np.ndarray) -> str:
+    """Return the reason why the rows are too few for `solve`, whose fits all need both classes; empty if enough."""
+    counts = np.bincount(classes, minlength=2)
+    if counts.min() < LEAST_ROWS:
+        return f"a class has {counts.min()} rows of {LEAST_ROWS}"
+    alone = [each for each in range(2) if len(np.unique(folds[classes == each])) < 2]
+    return f"all {counts[alone[0]]} rows of class {alone[0]} are in one fold, as rows of one query are" if alone else ""
+
+
 @threadpool_limits.wrap(limits=1, user_api="blas")  # the rounding of more threads depends on their number
 def solve(
     inputs: np.ndarray,
@@ -56,7 +65,7 @@ def solve(
 
     Args:
         inputs: float32 (rows, inputs).
-        classes: int64 (rows,): 0 or 1, at least LEAST_ROWS of each.
+        classes: int64 (rows,): 0 or 1, enough of each for `find_shortage`.
         folds: int64 (rows,): 0 to FOLDS - 1; similar rows should share a fold.
         weights: float64 (rows,): row weights in the fits; None: equal.
         unseen: rows that correct slope and shift; None: they stay as cross-validated.

@@ -55,7 +55,8 @@ def solve(known: LabelledRows, unseen: LabelledRows | None, settings: Multiclass
     metrics = {each: label_metrics("multiclass", known.truth, predict(crossed[each], settings)) for each in STRENGTHS}
     strength = max(STRENGTHS, key=lambda each: metrics[each]["multiclass_macro_f1"])
     weight, bias = _fit(known, settings, strength)
-    warmth = 1.0 / _temperature(crossed[strength], known)
+    told = _seen_in_other_folds(known)
+    warmth = 1.0 / _temperature(crossed[strength][told], LabelledRows(*(each[told] for each in known)))
     if unseen is not None:
         warmth /= _temperature(warmth * (unseen.inputs @ weight.T + bias), unseen, LOG_DEVIATION)
     weight, bias = ((warmth * each).astype(np.float32) for each in (weight, bias))
@@ -83,12 +84,23 @@ def _fit(known: LabelledRows, settings: MulticlassHead, strength: float) -> tupl
     return weight, bias
 
 
+def _seen_in_other_folds(known: LabelledRows) -> np.ndarray:
+    """Return bool (rows,): True if another fold has a row of the row's class; else no fit without the row names it."""
+    both, each = np.unique(np.stack([known.truth, known.folds]), axis=1), known.truth.astype(np.int64)
+    folds: np.ndarray = np.bincount(both[0].astype(np.int64), minlength=int(each.max()) + 1)
+    return folds[each] > 1
+
+
 def _temperature(outputs: np.ndarray, known: LabelledRows, deviation: float = np.inf) -> float:
     """Return the temperature that maximises the likelihood of the classes, given outputs of fits without these rows.
+
+    Without a row it is 1.
 
     Args:
         deviation: of the normal prior of its logarithm; infinite: none.
     """
+    if not len(known.truth):
+        return 1.0
     own = (np.arange(len(known.truth)), known.truth.astype(np.int64))
 
     def loss(exponent: float) -> float:

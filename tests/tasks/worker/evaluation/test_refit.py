@@ -117,6 +117,20 @@ def test_a_class_with_too_few_rows_leaves_the_head_as_it_is(tmp_path: Path, caps
     assert "the classification head is not solved: a class has" in capsys.readouterr().out
 
 
+def test_a_rare_class_of_one_query_leaves_the_head_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def one_query_is_bad(rows: pa.Table) -> pa.Table:
+        bad = np.arange(rows.num_rows) % 20 == 0
+        queries = np.where(bad, "gift card", np.array(rows["query"].to_pylist(), dtype=object))
+        rows = rows.set_column(rows.column_names.index("query"), "query", pa.array(queries, pa.string()))
+        labels = pa.array(np.where(bad, 1.0, 5.0))
+        return rows.set_column(rows.column_names.index("label"), "label", labels)
+
+    store, rows = make_workspace(tmp_path, rows=600)
+    rows = change_rows(store, rows, "2026-02", one_query_is_bad, tmp_path)
+    assert train_model(store, tiny_config(*SOLVED), rows).head is None
+    assert "rows of class 0 are in one fold" in capsys.readouterr().out
+
+
 def one_of_two(rank: Rank, root: str, ref: dict) -> None:
     store = DirectoryStore(Path(root))
     inputs = TrainInputs(rows=(RowsRef.model_validate(ref),), history=(), parent=None)

@@ -76,6 +76,21 @@ def test_a_class_that_a_fold_lacks_is_not_named_there_and_one_that_all_lack_leav
     assert TASK.find_shortage(np.array([0.0, 2.0]), HEAD) == "no row has the class b"
 
 
+def test_a_class_in_one_fold_alone_leaves_the_confidence_about_the_others():
+    """The fits without that fold can't know the class, as if one query had all its rows."""
+    plain, known, others = HEAD.model_copy(update={"loss": "plain"}), rows(1500, seed=7), rows(1500, seed=8)
+    rare = known.truth == 1
+    alone = known._replace(folds=np.where(rare, 2, known.folds))
+    losses = []
+    for some in (known, alone):
+        solved = TASK.solve(some, None, plain)
+        outputs = torch.tensor(others.inputs @ solved.weight.T + solved.bias)
+        losses.append(log_loss(others.truth, outputs.softmax(1).numpy()))
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)
+    apart = known._replace(folds=known.truth.astype(np.int64))
+    assert np.isfinite(TASK.solve(apart, None, plain).weight).all(), "no fit knows the class of the rows that it lacks"
+
+
 def test_a_row_that_counts_twice_is_solved_as_two_rows():
     known = rows(200, seed=4)
     twice = np.repeat(np.arange(200), 1 + np.arange(200) % 2)
