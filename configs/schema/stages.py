@@ -160,7 +160,7 @@ class InferConfig(WorkersConfig):
         return self
 
 
-ExportKind = Literal["onnx", "onnx-int8"]
+ExportKind = Literal["onnx", "onnx-int8", "torchscript"]
 
 
 class ReleaseConfig(StageConfig):
@@ -177,11 +177,12 @@ class ReleaseConfig(StageConfig):
     )
     exports: tuple[ExportKind, ...] = beside(
         default=(),
-        description="forms of a new model for other runtimes, in its folder: `onnx`, `onnx-int8` (weights in int8)",
+        description="forms of a new model for other runtimes, in its folder; `serve --online` takes the first that it "
+        "can open",
     )
     export_max_loss: Share = beside(
         default=0.005,
-        description="greatest loss of recall@10 by an export. `onnx` must reach `min_cosine` too",
+        description="greatest loss of recall@10 by an export. An fp32 graph must reach `min_cosine` too",
     )
     exports_required: bool = beside(default=False, description="true: a refused export stops the release")
     gates: tuple[GateConfig, ...] = beside(

@@ -39,11 +39,11 @@ class Answer(Record):
 
 
 class MeasuredExport(Record):
-    """A form of a released model for another runtime, measured against the release by a process without torch."""
+    """A form of a released model for another runtime, measured against the release by a process of its own."""
 
-    kind: str = Field(description="`onnx` or `onnx-int8`, as in release.exports")
+    kind: str = Field(description="name in release.exports")
     refused: str | None = Field(default=None, description="reason; null: it is in the model's folder")
-    bytes: int | None = Field(default=None, description="size of its graph; null: none could be made")
+    bytes: int | None = Field(default=None, description="size of its graph's files; null: none could be made")
     min_cosine: float | None = Field(
         default=None, description="lowest cosine with the released vectors, of the probed items and queries"
     )

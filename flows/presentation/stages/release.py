@@ -94,9 +94,8 @@ def _exported(export: ReleaseOutcome) -> tuple[Table, ...]:
         for each in export.exports
     ]
     columns = ("export", "~result", ">MB", ">least cosine", ">recall@10", ">p50 ms", ">p99 ms")
-    return (
-        (table("Exports, opened without torch; milliseconds of one query on one core", columns, rows),) if rows else ()
-    )
+    caption = "Exports, each opened by its runtime; milliseconds of one query on one core"
+    return (table(caption, columns, rows),) if rows else ()
 
 
 def _searched(of: StageFacts, export: ReleaseOutcome) -> tuple[Table, ...]:

@@ -23,9 +23,11 @@ from configs.schema.stages import ExportKind
 from tasks.contracts.search import MeasuredExport
 from tasks.data.rows import QUERY, TEXT
 from tasks.foundation.errors import ConfigError, HostError
-from tasks.worker.export.onnx_graph import write_exports
+from tasks.worker.export.texts_graph import write_exports
+from tasks.worker.model import tokens
 from tasks.worker.model.features import FeatureTable
-from tasks.worker.online.export_folder import FOLDER, GRAPH
+from tasks.worker.online.export_folder import ABOUT, FOLDER
+from tasks.worker.online.kinds import KINDS
 from tasks.worker.process.threads import QUIET
 from tasks.worker.search.consumer import Searched, search
 from tasks.worker.training.checkpoint import ModelParts
@@ -94,7 +96,7 @@ def make_exports(
 
 
 def _prove(kind: ExportKind, folder: Path, features: FeatureTable, config: Config, against: Against) -> MeasuredExport:
-    size = (folder / GRAPH).stat().st_size
+    size = sum(each.stat().st_size for each in folder.iterdir() if each.name not in (ABOUT, tokens.FILE))
     try:
         made = _encode_apart(folder, features, against)
     except _Unusable as error:
@@ -120,13 +122,13 @@ def _prove(kind: ExportKind, folder: Path, features: FeatureTable, config: Confi
 
 def _why_not(kind: ExportKind, config: Config, least: float, recall: float | None, model: Searched) -> str | None:
     """Return the reason to refuse an export; None: it is as good as its bounds ask."""
-    bound = config.release.min_cosine
+    bound, exact = config.release.min_cosine, KINDS[kind].exact
     if not np.isfinite(least):
         return "it gives vectors that are not numbers"
-    if kind == "onnx" and least < bound:
+    if exact and least < bound:
         return f"its vectors have a cosine of {least:.6f} with the model's, below release.min_cosine {bound:g}"
     if recall is None:
-        return None if kind == "onnx" else "there is no holdout query to measure its recall with"
+        return None if exact else "there is no holdout query to measure its recall with"
     loss, most = model.metrics["recall@10"] - recall, config.release.export_max_loss
     if loss > most:
         return (
@@ -137,7 +139,7 @@ def _why_not(kind: ExportKind, config: Config, least: float, recall: float | Non
 
 
 def _encode_apart(folder: Path, features: FeatureTable, against: Against) -> _Made:
-    """Embed in a fresh process, which has no torch. Raises _Unusable; HostError: the process was killed."""
+    """Embed in a fresh process. Raises _Unusable; HostError: the process was killed."""
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
         entries, vectors = Path(name) / "entries.json", Path(name) / "vectors.npz"
         given = {

@@ -9,8 +9,9 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from configs.schema.stages import ExportKind
 from tasks.data.pretrained import Activation
 from tasks.foundation.errors import ConfigError
 from tasks.worker.model.features import FILE
@@ -32,12 +33,13 @@ _LATER = {
     "Interaction": "released_modules.FeatureInteraction",
     "Normalize": f"{LIBRARY}.Normalize",
 }
+_EXPORTS = "|".join(get_args(ExportKind))
 _NAMES = re.compile(
-    r"""(config|config_sentence_transformers|sentence_bert_config|modules|features|millrace|generation_config
+    rf"""(config|config_sentence_transformers|sentence_bert_config|modules|features|millrace|generation_config
         |tokenizer|tokenizer_config|special_tokens_map|added_tokens|model\.safetensors\.index|MANIFEST)\.json
         |model(-\d+-of-\d+)?\.safetensors | README\.md
         |[^/]+/(config\.json|model\.safetensors)
-        |exports/(onnx|onnx-int8)/(model\.onnx|export\.json|tokenizer\.json)""",
+        |exports/({_EXPORTS})/(model\.(onnx|pt)|export\.json|tokenizer\.json)""",
     re.VERBOSE,
 )
 _INDEX = "model.safetensors.index.json"

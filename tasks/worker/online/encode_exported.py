@@ -2,7 +2,7 @@
 
 ENTRIES is a JSON file with the lists `queries` and `items`, of texts with features. VECTORS is the .npz file to write:
 `queries` and `items`, float32 (entries, width), and `milliseconds`, float64: of the first queries, each alone and on
-one core. A process that has loaded torch fails, since an export that needs it is none.
+one core. A process that has loaded a package which the kind of export must not need, as torch for `onnx`, fails.
 """
 
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.worker.online.exported import Exported
+from tasks.worker.online.kinds import KINDS
 
 TIMED = 200  # queries
 WARM = 3  # queries before the first that is timed
@@ -24,8 +25,9 @@ def main(folder: Path, entries: Path, vectors: Path) -> None:
     model = Exported(folder)
     queries, items = model.embed(given["queries"], "query"), model.embed(given["items"], "item")
     np.savez(vectors, queries=queries, items=items, milliseconds=_timed(folder, given["queries"] or given["items"]))
-    if "torch" in sys.modules:
-        sys.exit(f"{folder} was opened by a process that has torch loaded")
+    for name in KINDS[model.kind].unneeded:
+        if name in sys.modules:
+            sys.exit(f"{folder} was opened by a process that has {name} loaded")
 
 
 def _timed(folder: Path, entries: list[dict[str, object]]) -> np.ndarray:

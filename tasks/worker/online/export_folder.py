@@ -14,7 +14,7 @@ from configs.schema.stages import ExportKind
 from tasks.foundation.records import Record
 from tasks.worker.model.features import FeatureTable
 
-FOLDER, GRAPH, ABOUT = "exports", "model.onnx", "export.json"
+FOLDER, ABOUT = "exports", "export.json"
 IDS, MASK, NUMERIC, CATEGORICAL, VECTORS = "input_ids", "attention_mask", "numeric", "categorical", "vectors"
 
 

@@ -1,7 +1,7 @@
-"""An export of a released model, opened with its own runtime: `exports/onnx/` in the model's folder. It needs no torch.
+"""An export of a released model, opened with its own runtime: `exports/onnx/` in the model's folder.
 
-The folder holds the graph, `model.onnx`, from tokens and features to unit vectors; the tokenizer; and `export.json`,
-with all that comes before the graph. The proof of a release and the online server open it by this same code.
+The folder holds the graph, from tokens and features to unit vectors; the tokenizer; and `export.json`, with all that
+comes before the graph. The proof of a release and the online server open it by this same code.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,9 @@ from tasks.data.rows import TEXT
 from tasks.foundation.errors import ConfigError
 from tasks.worker.model.features import FeatureTable, Side, encode_features
 from tasks.worker.model.tokens import TokenLists, load_tokenizer, prompts_of, tokenize
-from tasks.worker.online.export_folder import ABOUT, CATEGORICAL, GRAPH, IDS, MASK, NUMERIC, VECTORS, ExportAbout
+from tasks.worker.online.export_folder import ABOUT, CATEGORICAL, IDS, MASK, NUMERIC, ExportAbout
+from tasks.worker.online.kinds import KINDS, file_of
 
-KINDS: tuple[ExportKind, ...] = get_args(ExportKind)
 BATCH_TEXTS = 32  # padded to the longest of them
 
 Entry = str | Mapping[str, Any]  # a text, or `text` with features: {"text": "lamp", "price": 9.5, "locale": "de"}
@@ -40,15 +40,18 @@ class Exported:
 
         Raises:
             CorruptFolder: a file is missing or is none of ours.
-            ConfigError: onnxruntime is not installed.
+            ConfigError: its runtime is not installed.
         """
         self.about = _about(folder)
-        self._session = _session(folder / GRAPH, threads or len(os.sched_getaffinity(0)))
+        runtime, install = KINDS[self.kind].runtime, KINDS[self.kind].install_runtime
+        try:
+            self._compute = file_of(self.kind).opened(folder, threads or len(os.sched_getaffinity(0)))
+        except ImportError as error:
+            raise ConfigError(f"{folder} needs {runtime}, which is not installed; {install}") from error
         self._tokenizer = load_tokenizer(folder)
-        self._inputs = {each.name for each in self._session.get_inputs()}
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> ExportKind:
         return self.about.kind
 
     @property
@@ -79,7 +82,7 @@ class Exported:
             some = order[start : start + BATCH_TEXTS]
             ids, mask = padded(tokens, some)
             given = {IDS: ids, MASK: mask, NUMERIC: features.numeric[some], CATEGORICAL: features.categorical[some]}
-            out[some] = self._session.run([VECTORS], {name: given[name] for name in self._inputs})[0]
+            out[some] = self._compute(given)
         return out
 
 
@@ -125,19 +128,3 @@ def _about(folder: Path) -> ExportAbout:
         return ExportAbout.model_validate_json((folder / ABOUT).read_bytes())
     except (OSError, ValidationError) as error:
         raise CorruptFolder(f"{folder / ABOUT} is missing or is not of this version of Millrace: {error}") from error
-
-
-def _session(graph: Path, threads: int) -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ConfigError(
-            f"{graph} needs onnxruntime, which is not installed; pip install 'millrace[online]'"
-        ) from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3  # errors: a warning about the machine is no line for each process
-    try:
-        return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no class of their own
-        raise CorruptFolder(f"{graph} can't be opened by onnxruntime: {error}") from error

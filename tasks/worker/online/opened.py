@@ -1,4 +1,4 @@
-"""A release, opened to embed queries and items: its export without torch, or else the model itself; and its vectors."""
+"""A release, opened to embed queries and items: by an export, or else the model itself; and its vectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tasks.data.rows import TEXT
 from tasks.worker.model.features import FILE, Side
 from tasks.worker.model.released_code import MODEL_KIND, needs_trust
 from tasks.worker.online.export_folder import FOLDER
-from tasks.worker.online.exported import KINDS, Entry, Exported
+from tasks.worker.online.exported import Entry, Exported
+from tasks.worker.online.kinds import can_open
 from tasks.worker.online.nearest import Vectors, fits
 
 # Several lengths: a runtime prepares itself at the first texts of a shape, which should not be in a request.
@@ -26,7 +27,7 @@ WARMING = ("lamp", "a red lamp for the desk", "one more word " * 100)
 
 
 class Encoder(Protocol):
-    """Embeds texts with a model. `kind` is `onnx`, `onnx-int8` or `torch`; `widths` are trained ones below `width`."""
+    """Embeds texts with a model. `kind` is that of an export, or `torch`; `widths` are trained ones below `width`."""
 
     @property
     def kind(self) -> str: ...
@@ -107,6 +108,10 @@ def open_release(store: Store, release: ReleasedRef, before: Opened | None = Non
 
 
 def _encoder(folder: Path) -> Encoder:
-    """Return the first of the model's exports, in the order of `KINDS`: the exact one before the small one."""
-    there = [kind for kind in KINDS if (folder / FOLDER / kind).is_dir()]
-    return Exported(folder / FOLDER / there[0]) if there else ReleasedModel(folder)
+    """Return the first of the model's exports, in the order of its `release.exports`, whose runtime is installed."""
+    config = json.loads((folder / "millrace.json").read_text(encoding="utf-8"))["config"]
+    there = [kind for kind in config["release"]["exports"] if (folder / FOLDER / kind).is_dir()]
+    if not there:
+        return ReleasedModel(folder)
+    here = [kind for kind in there if can_open(kind)]
+    return Exported(folder / FOLDER / (here or there)[0])  # the one that can't be opened says which package it needs

@@ -1,32 +1,40 @@
-"""Exports of a released model: as good as the model, opened without torch, refused by name if they are not."""
+"""Exports of a released model, of every kind: as good as the model, or refused by name."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx
 import pyarrow as pa
 import pytest
-from onnx import numpy_helper
+import torch
 
 from configs.schema.config import Config
+from configs.schema.stages import ExportKind
+from infra.store.manifest import CorruptFolder
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
 from tasks.foundation.errors import ConfigError
 from tasks.worker import release
 from tasks.worker.catalogue.records import Catalogue
-from tasks.worker.export import export_proof, onnx_graph
-from tasks.worker.online import encode_exported
-from tasks.worker.online.export_folder import FOLDER
+from tasks.worker.export import export_proof, texts_graph
+from tasks.worker.model import tokens
+from tasks.worker.online import encode_exported, kinds, onnx
+from tasks.worker.online.export_folder import ABOUT, FOLDER
 from tasks.worker.online.exported import Exported
+from tasks.worker.online.kinds import KINDS
 from tasks.worker.online.opened import ReleasedModel
 from tasks.worker.search.index import Index
+from tasks.worker.training.checkpoint import ModelParts, load_released
 from tests.support.fakes.own_process import encode_here
 from tests.support.workspace.jobs import (
     FEATURES,
@@ -40,10 +48,11 @@ from tests.support.workspace.jobs import (
     with_held,
 )
 
-KINDS = {
+MODELS = {
     "plain": ("model.prompts={query: 'find: ', item: 'thing: '}", "heads.contrastive.matryoshka=[16]"),
     "crossed": tuple(FEATURES),
 }
+EXACT = [kind for kind in KINDS if KINDS[kind].exact]
 QUERIES = ("want a red shoe please", "blue lamp", "x", "want a pink bag please now now now now now now now now now now")
 
 
@@ -59,7 +68,7 @@ class Trained:
         self.catalogue: CatalogueRef = make_catalogue(self.store, self.config, self.rows)
         self.vectors: InferOutcome = infer_vectors(self.store, self.config, self.rows, self.model)
         self.held: tuple[RowsRef, ...] = with_held(self.store, self.config, self.rows)
-        self.outcome = self.release(exports=("onnx", "onnx-int8"))
+        self.outcome = self.release(exports=tuple(KINDS))
         self.folder = folder / "model"  # as it was released first
         shutil.copytree(self.store.local(self.outcome.model), self.folder)
 
@@ -87,11 +96,11 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
-    """Trained models by kind, each made once."""
-    return functools.cache(lambda kind: Trained(tmp_path_factory.mktemp(kind), KINDS[kind]))
+    """Trained models by name, each made once."""
+    return functools.cache(lambda name: Trained(tmp_path_factory.mktemp(name), MODELS[name]))
 
 
-@pytest.fixture(params=list(KINDS))
+@pytest.fixture(params=list(MODELS))
 def trained(request: pytest.FixtureRequest, trainings: Callable[[str], Trained]) -> Trained:
     return trainings(request.param)
 
@@ -108,26 +117,43 @@ def entries(items: pa.Table) -> list[dict[str, object]]:
     ]
 
 
-def test_exports_give_the_released_vectors(trained: Trained) -> None:
-    onnx_, int8 = trained.outcome.exports
-    assert (onnx_.kind, int8.kind) == ("onnx", "onnx-int8")
-    assert onnx_.refused is None
-    assert onnx_.min_cosine is not None
-    assert onnx_.min_cosine > 0.9999
-    assert onnx_.recall_at_10 == pytest.approx(trained.outcome.metrics["recall@10"])
-    assert int8.bytes is not None
-    assert onnx_.bytes is not None
-    assert int8.bytes < onnx_.bytes
+def graph_files(folder: Path) -> list[Path]:
+    """The files of an export's graph, the largest first."""
+    found = [path for path in folder.iterdir() if path.name not in (ABOUT, tokens.FILE)]
+    return sorted(found, key=lambda path: -path.stat().st_size)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_is_measured_against_the_release(trained: Trained, kind: ExportKind) -> None:
+    (found,) = (each for each in trained.outcome.exports if each.kind == kind)
+    assert found.refused is None
+    assert found.min_cosine is not None
+    assert found.min_cosine > (0.9999 if KINDS[kind].exact else 0.97)
+    assert found.recall_at_10 == pytest.approx(trained.outcome.metrics["recall@10"], abs=0.005)
+    assert found.bytes == sum(path.stat().st_size for path in graph_files(trained.folder / FOLDER / kind))
+    assert found.p50_ms is not None
+    assert found.p99_ms is not None
+    assert 0 < found.p50_ms <= found.p99_ms
+
+
+def test_weights_in_int8_are_smaller(trained: Trained) -> None:
+    sizes = {each.kind: each.bytes or 0 for each in trained.outcome.exports}
+    assert 0 < sizes["onnx-int8"] < sizes["onnx"]
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_an_export_gives_the_released_vectors(trained: Trained, kind: ExportKind) -> None:
     items = trained.items
-    model = Exported(trained.folder / FOLDER / "onnx", threads=1)
+    model = Exported(trained.folder / FOLDER / kind, threads=1)
     found = model.embed(entries(items), "item")
     assert (found * trained.released(items)).sum(axis=1).min() > 0.9999
     # The order of the entries is kept, whatever their lengths.
     assert (found[::-1] * model.embed(entries(items)[::-1], "item")).sum(axis=1).min() > 0.9999
 
 
-def test_an_export_embeds_queries_as_the_model_does(trained: Trained) -> None:
-    ours = Exported(trained.folder / FOLDER / "onnx", threads=1)
+@pytest.mark.parametrize("kind", EXACT)
+def test_an_export_embeds_queries_as_the_model_does(trained: Trained, kind: ExportKind) -> None:
+    ours = Exported(trained.folder / FOLDER / kind, threads=1)
     theirs = ReleasedModel(trained.folder)
     assert (ours.width, ours.widths) == (theirs.width, theirs.widths)
     asked = [*QUERIES, *({"text": "blue lamp", "locale": value, "price": 3.0} for value in ("de", "never seen", None))]
@@ -135,6 +161,18 @@ def test_an_export_embeds_queries_as_the_model_does(trained: Trained) -> None:
     assert (found * theirs.embed(asked, "query")).sum(axis=1).min() > 0.9999
     crossed = bool(trained.config.features.query)
     assert np.allclose(found[-3], found[1], atol=1e-5) != crossed, "the locale of a query counts, and its price never"
+
+
+def test_the_same_model_gives_the_same_bytes(trained: Trained, tmp_path: Path) -> None:
+    parts = load_released(trained.store, trained.model)
+    config = trained.config
+    widths, longest = config.heads.matryoshka, config.infer.max_tokens
+    assert not texts_graph.write_exports(parts, trained.model.version, longest, widths, tuple(KINDS), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [FOLDER]
+    before = trained.folder / FOLDER
+    for path in [each for each in before.rglob("*") if each.is_file()]:
+        assert (tmp_path / FOLDER / path.relative_to(before)).read_bytes() == path.read_bytes()
+        assert str(Path.cwd()).encode() not in path.read_bytes(), "no path of this machine"
 
 
 def test_a_model_that_was_released_before_keeps_its_exports(trained: Trained) -> None:
@@ -146,72 +184,109 @@ def test_a_model_that_was_released_before_keeps_its_exports(trained: Trained) ->
         encode_here(patch)
         again = release.run(make_job(trained.store, trained.config, inputs))
     assert (again.model_sha256, again.exports) == (trained.outcome.model_sha256, ())
-    assert (trained.store.local(again.model) / FOLDER / "onnx" / "model.onnx").is_file()
+    assert all((trained.store.local(again.model) / FOLDER / kind / ABOUT).is_file() for kind in KINDS)
 
 
-def cut_short(graph: Path) -> None:
-    graph.write_bytes(graph.read_bytes()[:1000])
+Write = Damage = Callable[..., dict[ExportKind, str]]
 
 
-def other_weights(graph: Path) -> None:
-    made = onnx.load(graph)
-    for number, part in enumerate(made.graph.initializer):
-        values = numpy_helper.to_array(part)
-        if values.ndim == 2 and values.dtype.itemsize < 8:  # no constants of token types
-            noise = np.random.default_rng(number).normal(size=values.shape, scale=1 if values.dtype.kind == "f" else 40)
-            part.CopyFrom(numpy_helper.from_array(noise.astype(values.dtype), part.name))
-    onnx.save(made, graph)
+def cut_short(write: Write, parts: ModelParts, *given: Any) -> dict[ExportKind, str]:
+    refused = write(parts, *given)
+    for path in (given[-1] / FOLDER).glob("*/*"):
+        if path.name not in (ABOUT, tokens.FILE):
+            path.write_bytes(path.read_bytes()[: min(1000, path.stat().st_size // 2)])
+    return refused
 
 
-@pytest.mark.parametrize(
-    ("damage", "kind", "named"),
-    [
-        (cut_short, "onnx", "can't be opened by onnxruntime"),
-        (other_weights, "onnx", "below release.min_cosine"),
-        (other_weights, "onnx-int8", "release.export_max_loss"),
-    ],
-)
+def other_weights(write: Write, parts: ModelParts, *given: Any) -> dict[ExportKind, str]:
+    other = copy.deepcopy(parts.model)
+    torch.manual_seed(5)
+    for weight in other.parameters():
+        torch.nn.init.normal_(weight.data)
+    return write(dataclasses.replace(parts, model=other), *given)
+
+
+@pytest.fixture(scope="module")
+def refusals(trainings: Callable[[str], Trained]) -> Callable[[Damage], dict[str, str]]:
+    """The sentences by kind of a release whose every export was damaged."""
+
+    def released(damage: Damage) -> dict[str, str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(export_proof, "write_exports", functools.partial(damage, texts_graph.write_exports))
+            without = trainings("plain").release(exports=tuple(KINDS))
+        assert not (trainings("plain").store.local(without.model) / FOLDER).exists(), "the release goes on without them"
+        return {each.kind: each.refused or "" for each in without.exports}
+
+    return functools.cache(released)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", [cut_short, other_weights])
 def test_an_export_that_is_not_the_model_is_refused_by_name(
-    plain: Trained,
-    damage: Callable[[Path], None],
-    kind: str,
-    named: str,
-    monkeypatch: pytest.MonkeyPatch,
+    refusals: Callable[[Damage], dict[str, str]], damage: Damage, kind: ExportKind
 ) -> None:
-    def damaged(*given: object) -> dict[str, str]:
-        folder = given[-1]
-        assert isinstance(folder, Path)
-        shutil.copytree(plain.folder / FOLDER / kind, folder / FOLDER / kind)
-        damage(folder / FOLDER / kind / "model.onnx")
-        return {}
+    named = "below release.min_cosine" if KINDS[kind].exact else "more than release.export_max_loss"
+    named = f"can't be opened by {KINDS[kind].runtime}" if damage is cut_short else named
+    assert named in refusals(damage)[kind]
 
-    monkeypatch.setattr(export_proof, "write_exports", damaged)
-    (refused,) = (without := plain.release(exports=(kind,))).exports
-    assert named in (refused.refused or "")
-    assert not (plain.store.local(without.model) / FOLDER).exists(), "the release goes on without it"
-    with pytest.raises(ConfigError, match=f"{kind} is refused.*nothing was released") as caught:
-        plain.release(exports=(kind,), exports_required=True)
+
+def test_a_refused_export_stops_the_release_if_it_is_required(plain: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx, "MOST_BYTES", 1)
+    with pytest.raises(ConfigError, match=r"onnx-int8 is refused.*nothing was released") as caught:
+        plain.release(exports=("onnx-int8",), exports_required=True)
     assert "exports_required: false" in str(caught.value)
 
 
 def test_a_model_that_onnx_cannot_hold_is_refused_with_the_reason(
     plain: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_graph, "MOST_BYTES", 1)
+    monkeypatch.setattr(onnx, "MOST_BYTES", 1)
     refusals = plain.release(exports=("onnx", "onnx-int8")).exports
     assert ["up to 2 GiB" in (each.refused or "") for each in refusals] == [True, True]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_package_is_named_with_the_command_that_brings_it(
-    plain: Trained, monkeypatch: pytest.MonkeyPatch
+    plain: Trained, kind: ExportKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_graph, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"onnxscript.*millrace\[export\]"):
-        plain.release(exports=("onnx",))
+    monkeypatch.setattr(kinds, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=f"release.exports: {kind} needs") as caught:
+        plain.release(exports=(kind,))
+    assert KINDS[kind].install in str(caught.value)
+    assert all(name in str(caught.value) for name in KINDS[kind].makers)
 
 
-def test_a_process_with_torch_proves_nothing(plain: Trained, tmp_path: Path) -> None:
-    assert "torch" in sys.modules
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_with_a_package_that_a_kind_must_not_need_proves_nothing(
+    plain: Trained, kind: ExportKind, tmp_path: Path
+) -> None:
+    assert set(KINDS[kind].unneeded) & sys.modules.keys()
     (tmp_path / "entries.json").write_text('{"queries": [{"text": "lamp"}], "items": [{"text": "lamp"}]}')
-    with pytest.raises(SystemExit, match="torch"):
-        encode_exported.main(plain.folder / FOLDER / "onnx", tmp_path / "entries.json", tmp_path / "vectors.npz")
+    with pytest.raises(SystemExit, match="|".join(KINDS[kind].unneeded)):
+        encode_exported.main(plain.folder / FOLDER / kind, tmp_path / "entries.json", tmp_path / "vectors.npz")
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("return torch.from_file('/etc/passwd', False, 9)", "has the operation torch.from_file"),
+        ("return ops.aten.save(input_ids, 'x')", "has the operation ops.aten.save"),
+        ("if bool(input_ids):\n      return input_ids\n    return attention_mask", "has If in its code"),
+        ("return input_ids\n  def __setstate__(self, x: int) -> NoneType:\n    return None", "a function __setstate__"),
+    ],
+)
+def test_a_torchscript_file_that_does_more_than_compute_is_not_opened(
+    plain: Trained, tmp_path: Path, code: str, named: str
+) -> None:
+    shutil.copytree(plain.folder / FOLDER / "torchscript", folder := tmp_path / "foreign")
+    file = folder / "model.pt"
+    with zipfile.ZipFile(file) as archive:
+        held = {name: archive.read(name) for name in archive.namelist()}
+    (program,) = (name for name in held if "/code/" in name)
+    text = held[program].decode()
+    held[program] = f"{text[: text.index('    real =')]}    {code}\n".encode()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, value in held.items():
+            archive.writestr(name, value)
+    with pytest.raises(CorruptFolder, match=named):
+        Exported(folder)
