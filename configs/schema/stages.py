@@ -160,7 +160,7 @@ class InferConfig(WorkersConfig):
         return self
 
 
-ExportKind = Literal["onnx", "onnx-int8", "torchscript"]
+ExportKind = Literal["onnx", "onnx-int8", "openvino", "torchscript"]
 
 
 class ReleaseConfig(StageConfig):

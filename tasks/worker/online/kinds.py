@@ -77,6 +77,14 @@ _ONNX = Kind(
 KINDS: dict[ExportKind, Kind] = {
     "onnx": _ONNX,
     "onnx-int8": _ONNX._replace(exact=False),
+    "openvino": Kind(
+        makers=(*_ONNX.makers, "openvino"),
+        install="pip install 'millrace[export,openvino]'",
+        runtime="openvino",
+        install_runtime="pip install 'millrace[online,openvino]'",
+        exact=True,
+        unneeded=("torch",),
+    ),
     "torchscript": Kind(
         makers=("torch",),
         install="pip install 'millrace[worker]'",
