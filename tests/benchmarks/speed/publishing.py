@@ -2,30 +2,34 @@
 
     python -m tests.benchmarks.speed.publishing [--items 100000] [--keep]
 
-Items are made up, with vectors of 384 numbers from hashed texts; Postgres with pgvector runs on this machine. Each
-publication is checked as always: all ids, sampled rows, and the index against exact search.
+Items are made up, with vectors of 384 numbers in a space of ten dimensions, as neighbours need; Postgres with pgvector
+runs on this machine. Each publication is checked as always: all ids, sampled rows, and the index against exact search.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import hashlib
 import os
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tasks.worker import publish
 from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.support.fakes.fake_runner import small_config
 from tests.support.processes.postgres import Postgres
+from tests.support.workspace import changing_shop
 from tests.support.workspace.changing_shop import Shop
 from tests.support.workspace.publications import publish_job
 
-WIDTH, SHARD_ROWS = 384, 4096
+WIDTH, DIMENSIONS, SHARD_ROWS = 384, 10, 4096
 CHANGES = (20, 1000)
 
 
@@ -47,6 +51,7 @@ def measure(sheet: Sheet, items: int) -> None:
     ):
         shop = Shop(Path(folder), WIDTH, items, 2 ** max(0, (items // SHARD_ROWS).bit_length()))
         shop.patch(patch)
+        patch.setattr(changing_shop, "vector_of", vector_of)
         with _quiet():
             shop.refresh(None)
         target = f"publish.targets=[{{kind: pgvector, name: look, dsn: '{postgres.empty_database()}'}}]"
@@ -66,6 +71,18 @@ def measure(sheet: Sheet, items: int) -> None:
             bring(f"after a refresh of {changed:,}")
         shop.releases.pop()
         bring("after a rollback of that")
+
+
+def vector_of(text: str, width: int) -> np.ndarray:
+    """Return a unit vector, float32 (width,), that only this text has."""
+    seed = int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:12], 16)
+    found = np.random.default_rng(seed).normal(size=DIMENSIONS) @ _space(width)
+    return (found / np.linalg.norm(found)).astype(np.float32)
+
+
+@functools.cache
+def _space(width: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(DIMENSIONS, width))
 
 
 @contextlib.contextmanager
