@@ -20,6 +20,7 @@ from infra.store.base import Store
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import FailureClass, StoreError, classify
+from tasks.monitoring import otlp
 from tasks.monitoring.estimates import run_cost
 from tasks.monitoring.work_sums import sum_up
 from tasks.running import json_logs
@@ -95,10 +96,12 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
         except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
             logger().error("the end of invocation %d was not recorded: %s", invocation.number, unwritable)
         _report(store, plan, invocation)
+        _send_timeline(store, plan)
         pack_past(store)
         raise
     invocations.end(store, invocation, recorded.run.reached)
     _report(store, plan, invocation)
+    _send_timeline(store, plan)
     pack_past(store)
 
 
@@ -113,6 +116,18 @@ def _report(store: Store, plan: RunPlan, invocation: Invocation) -> None:
             write_run_report(store, plan.run_key)
     except (OSError, StoreError) as error:
         logger().warning("the report of run %s was not written: %s", plan.run_key, error)
+
+
+def _send_timeline(store: Store, plan: RunPlan) -> None:
+    """Send the run's timeline if a collector is named; a suspended run's follows with its end."""
+    if otlp.address() is None:
+        return
+    try:
+        problem = otlp.send_timeline(Run(Snapshot(store, strict=True), plan.run_key))
+    except (OSError, StoreError) as error:
+        problem = str(error)
+    if problem:
+        logger().warning("the timeline of run %s was not sent: %s", plan.run_key, problem)
 
 
 def _publishing(store: Store, run: Run) -> Iterator[LedgerRecord]:

@@ -25,10 +25,12 @@ from tasks.foundation.errors import (
     HostError,
     StoreError,
 )
+from tasks.monitoring import otlp
 from tasks.runs import ledger, releases
 from tasks.runs.plan import NothingToDo
 from tasks.runs.run import Run
 from tests.support.fakes.fake_runner import FakeRunner, ingest
+from tests.support.processes.otlp_receiver import receiver
 
 ENCODER = "model.scratch.layers=1"
 
@@ -278,3 +280,24 @@ def test_a_span_in_the_window_of_the_first_run_is_done(store, runner):
 def test_the_first_run_of_a_lineage_misses_nothing(store, runner):
     assert scheduled(store, "2021-Q2").result().span == "2021-Q2"
     assert runner.stages == list(Stage)
+
+
+def test_a_run_sends_its_timeline_and_no_collector_disturbs_it(store, runner, monkeypatch):
+    """Each run is released: with a collector that is down, one that refuses, one that is silent, and a sound one."""
+    monkeypatch.setattr(otlp, "PATIENCE_SECONDS", 1.0)
+    with receiver() as down:
+        pass
+    with receiver(400) as refusing, receiver(drip_seconds=0.5) as silent, receiver() as sound:
+        for collector, span in ((down, "2021-Q1"), (refusing, "2021-Q1"), (silent, "2021-Q2"), (sound, "2021-Q2")):
+            monkeypatch.setenv(otlp.ENDPOINT, collector.url)
+            assert run(store, span=span).state == "Released"
+        assert (len(refusing.requests), len(silent.requests)) == (1, 1)
+        (root,) = (span for span in sound.spans if not span.parent_span_id)
+        assert (root.name, root.status.code) == ("run 2021-Q2", 1)
+        monkeypatch.setenv(otlp.ENDPOINT, sound.url)
+        runner.fail(Stage.train, DataError("row 3 is bad"))
+        ingest(store, "2021-Q3")
+        with pytest.raises(DataError):
+            run(store)
+        (root,) = (span for span in sound.spans if not span.parent_span_id)
+        assert (root.name, root.status.code) == ("run 2021-Q3", 2)
