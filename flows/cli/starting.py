@@ -22,6 +22,7 @@ from infra.store.factory import require_fit
 from tasks.contracts.spans import SpanKind, kind_of, last_over
 from tasks.data.canonical import ITEMS, ROWS, Layout
 from tasks.data.files.facts import SourceFacts
+from tasks.data.files.names import pairs_written
 from tasks.data.files.sources import source_path
 from tasks.data.look import LookOptions
 from tasks.data.mapping import check_map, parse_map
@@ -230,7 +231,7 @@ def _with(shown: str, option: str, value: str) -> str:
 
 def _as_option(mapping: dict[str, str]) -> str:
     order = [*ROWS.columns, *ITEMS.columns]
-    return ",".join(f"{name}={mapping[name]}" for name in dict.fromkeys(order) if name in mapping)
+    return pairs_written((name, mapping[name]) for name in dict.fromkeys(order) if name in mapping)
 
 
 def _written(store: Store, folder: Path, data: FirstData) -> InitOutput:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from tasks.contracts.spans import SpanKind, span_of
 from tasks.data.files.facts import FALSE_WORDS, TRUE_WORDS
 from tasks.data.files.formats import Format
+from tasks.data.files.names import written
 from tasks.data.files.readers import SourceRow
 from tasks.data.files.spelling import (
     COMMA_NUMBER,
@@ -289,7 +290,9 @@ def _scalar(record: SourceRow, column: str) -> Scalar:
 def _moment(record: SourceRow, column: str, dayfirst: bool) -> dt.datetime:
     value = record.values.get(column)
     if column not in record.values:
-        raise record.error(column, f"missing, but the time is read from it; the columns are {', '.join(record.values)}")
+        raise record.error(
+            column, f"missing, but the time is read from it; the columns are {', '.join(map(written, record.values))}"
+        )
     if is_missing_word(value) or _scalar(record, column) is None:
         raise record.error(column, "no time; every row needs one, which selects its span")
     try:

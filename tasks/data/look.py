@@ -17,7 +17,7 @@ from tasks.data.files.csv_rows import CsvOptions, name_of
 from tasks.data.files.exports import Found, find_export
 from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts
 from tasks.data.files.formats import Format, format_of_name
-from tasks.data.files.names import TIME
+from tasks.data.files.names import TIME, pairs_written
 from tasks.data.files.nested import flat, likely_lists
 from tasks.data.files.problems import find_problems, free_columns, suggested_spelling
 from tasks.data.files.readers import SourceRow
@@ -305,7 +305,7 @@ def _time_words(column: str | None, reader: SourceReader, at: bool) -> list[str]
 def _map(mapping: Mapping[str, str], layout: Layout) -> str:
     needed = [name for name in layout.needed if name not in mapping and not (name == "item" and "item_id" in mapping)]
     order = [name for name in layout.columns if name in mapping or name in needed]
-    return ",".join(f"{name}={mapping.get(name, 'COLUMN')}" for name in order)
+    return pairs_written((name, mapping.get(name, "COLUMN")) for name in order)
 
 
 def _range(survey: Survey, column: str | None, dayfirst: bool) -> tuple[dt.datetime | None, dt.datetime | None]:

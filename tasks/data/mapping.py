@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.data.canonical import ITEMS, ROWS, Layout
 from tasks.data.files.formats import Format
+from tasks.data.files.names import parted, unwritten, written
 from tasks.data.files.nested import fields_of, flat
 from tasks.data.files.readers import SourceRow
 from tasks.data.files.times import parse_time
@@ -31,14 +32,17 @@ _SYNTAX = {
 def parse_map(text: str, layout: Layout = ROWS) -> dict[str, str]:
     """Parse `query=text,item=product_title` into a mapping from canonical names to source columns.
 
+    A column may be in quotes, as in `query="words, typed"`.
+
     Raises:
         ConfigError: a pair is not name=column, a name appears twice, or `check_map` refuses it.
     """
     mapping: dict[str, str] = {}
-    if ";" in text and text.count("=") > text.count(",") + 1:
+    if any(";" in pair and pair.count("=") > 1 and '"' not in pair for pair in parted(text)):
         raise ConfigError(f"--map {text!r}: commas separate the pairs: --map {text.replace(';', ',')}")
-    for pair in text.split(","):
-        name, separator, column = (part.strip() for part in pair.partition("="))
+    for pair in parted(text):
+        name, separator, column = pair.partition("=")
+        name, column = name.strip(), unwritten(column)
         if not (name and separator and column):
             raise ConfigError(f"--map {text!r}: {pair!r} is not name=column; write it as {_SYNTAX[layout.root]}")
         if name in mapping:
@@ -125,7 +129,7 @@ def _missing(file: PurePath, column: str, why: str, there: Set[str]) -> DataErro
 
 def columns_in_words(wanted: str, there: Iterable[str]) -> str:
     """Return the columns of a source in words, the nearest to a wanted one first if there are many."""
-    names = sorted(there)
+    names = [written(name) for name in sorted(there)]
     if len(names) > _MOST_NAMED:
         near = difflib.get_close_matches(wanted, names, n=3)
         names = list(dict.fromkeys([*near, *names]))

@@ -5,13 +5,14 @@ files that only the ingest that wrote them reads.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import sqlite3
 import tempfile
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, BinaryIO, NamedTuple, Self
 
 import pyarrow as pa
@@ -224,9 +225,14 @@ class SetAside:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        if self._out is not None:
-            self._out.close()
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """Close the file. Only an ingest that was made, or that blames the source, leaves it: a person looks there."""
+        if self._out is not None and self.path is not None:
+            keep = kind is None or issubclass(kind, DataError)
+            with contextlib.nullcontext() if keep else contextlib.suppress(OSError):
+                self._out.close()
+            if not keep:
+                self.path.unlink()
 
     def take(self, values: Mapping[str, Any], error: DataError) -> None:
         """Write the values of a record. Raises `error` itself if there is no rejects file."""
@@ -243,9 +249,14 @@ class SetAside:
         self._write(self.path, values, error)
 
     def _write(self, path: Path, values: Mapping[str, Any], error: DataError) -> None:
-        if self._out is None:
-            self._out = path.open("x", encoding="utf-8")
-        self._out.write(json.dumps(values, default=str) + "\n")
+        try:
+            if self._out is None:
+                self._out = path.open("x", encoding="utf-8", buffering=1)  # so that a full disk is known here
+            self._out.write(json.dumps(values, default=str) + "\n")
+        except OSError as full:
+            if full.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskError(f"no space left for --set-aside {path}; free some, or name another place") from full
+            raise
         self.first = self.first or str(error)
         self.rows += 1
 
@@ -285,10 +296,12 @@ def spool_rows(
     firsts: dict[str, str] = {}
     counts: Counter[str] = Counter()
     rows = left_out = 0
+    checked: PurePath | None = None
     with Spools(scratch) as spools:
         for record in reader:
-            if record.row == 1:
+            if record.file != checked:  # not by its number: the first rows may be set apart
                 require_columns(record, reader.form, time, canonicaliser.mapping, shaper.completed)
+                checked = record.file
             for values in shaper.rows(record):
                 record = record._replace(values=values)
                 columns.update(values)

@@ -1,9 +1,10 @@
-"""Names of columns, and the roles that they suggest.
+"""Names of columns: the roles that they suggest, and their form in options.
 
 Alone, since a golden set is read by them.
 """
 
 import re
+from collections.abc import Iterable
 
 TIME = "time"
 _NAMES = {
@@ -38,3 +39,33 @@ def score(name: str, role: str) -> int:
         return 2
     ends_in_id = plain.endswith(("_id", "_nr")) and role in ("query", "item", "text", "label")
     return int(not ends_in_id and bool({*plain.split("_")} & {*words} - {"at", "id", "key", "tag", "name"}))
+
+
+_COMMA = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')  # outside of quotes: an even number of them follows
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+
+
+def written(name: str) -> str:
+    """Return the name of a column as options take it: in quotes, as in CSV, if it has signs or outer blanks.
+
+    `unwritten` is the inverse.
+    """
+    plain = name == name.strip() and not {*',;="'} & {*name} and name
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def unwritten(text: str) -> str:
+    """Return the name of a column that an option has; without quotes, blanks around it do not count."""
+    text = text.strip()
+    found = _QUOTED.fullmatch(text)
+    return found[1].replace('""', '"') if found else text
+
+
+def parted(text: str) -> list[str]:
+    """Return the parts of an option between commas that stand outside of quotes."""
+    return _COMMA.split(text)
+
+
+def pairs_written(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return the text of --map: `query=q,item=title`."""
+    return ",".join(f"{name}={written(column)}" for name, column in pairs)

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tasks.data.files.lists import has_brackets, looks_like_a_list, members
+from tasks.data.files.names import parted, unwritten, written
 from tasks.data.files.values import as_text, is_missing, scalar
 from tasks.foundation.errors import ConfigError, DataError
 
@@ -96,7 +97,7 @@ def exploded(
 
 def parse_explode(text: str | None) -> tuple[str, ...]:
     """Parse `clicked,shown`. Raises ConfigError: a name is empty or given twice."""
-    names = () if text is None else tuple(name.strip() for name in text.split(","))
+    names = () if text is None else tuple(map(unwritten, parted(text)))
     if "" in names or len({*names}) < len(names):
         raise ConfigError(f"--explode {text!r}: write the columns with lists of ids, as clicked or clicked,shown")
     return names
@@ -113,7 +114,7 @@ def require_lists(values: Mapping[str, Any], columns: Sequence[str], file: PureP
     """
     missing = [name for name in columns if complete and name not in values]
     if missing:
-        there = ", ".join(sorted(values))
+        there = ", ".join(map(written, sorted(values)))
         raise DataError(f"{file}: missing column {missing[0]!r}, which --explode names; the columns are {there}")
     if len(columns) > 1 and EVENT in values:
         raise DataError(

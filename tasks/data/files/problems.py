@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tasks.data.files.facts import FALSE_WORDS, PLACEHOLDERS, TRUE_WORDS, ColumnFacts, Problem, Shape
 from tasks.data.files.faulty_texts import MARKUP, MISREAD
 from tasks.data.files.lists import looks_like_a_list
-from tasks.data.files.names import TIME, named_like
+from tasks.data.files.names import TIME, named_like, pairs_written, written
 from tasks.data.files.roles import column_flags, flags_of, is_named_as_state
 from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey, cell
@@ -124,7 +124,7 @@ def _ids(roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterat
         example = column.common[0].value
         if role == "item":
             way_out = (
-                f"map item_id={column.name} in place of item, and ingest the texts of the items from a feed: "
+                f"map item_id={written(column.name)} in place of item, and ingest the texts of the items from a feed: "
                 "millrace look FILE --items"
             )
         else:
@@ -141,7 +141,7 @@ def _lists(survey: Survey, roles: Mapping[str, str]) -> Iterator[Problem]:
         column = roles["item_id"]
         text = (
             f"column {column!r}, mapped as item_id, has lists such as {lists[0][:60]!r}, each of which would be one "
-            f"item; --explode {column} makes a row of each id"
+            f"item; --explode {written(column)} makes a row of each id"
         )
         yield Problem(kind="lists", column=column, text=text)
 
@@ -162,7 +162,8 @@ def _swapped(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, Col
     elif query.lengths and item.lengths and 2 * item.lengths[1] <= query.lengths[1] <= _LONGEST_TITLE:
         reason = f"texts of {item.name!r} are half as long ({item.lengths[1]} characters) or less ({query.lengths[1]})"
     if reason:
-        text = f"query and item look swapped: {reason}; if so: --map query={item.name},item={query.name}"
+        other = pairs_written([("query", item.name), ("item", query.name)])
+        text = f"query and item look swapped: {reason}; if so: --map {other}"
         yield Problem(kind="swapped", column=query.name, text=text)
 
 
@@ -271,7 +272,7 @@ def _statuses(columns: Sequence[ColumnFacts], roles: Mapping[str, str]) -> Itera
         said = f"column {column.name!r} is {' or '.join(map(repr, flags.gone))} in {share:.1%} of the records"
         unknown = f"; {', '.join(map(repr, flags.others))} taken as on sale: is that meant?" if flags.others else ""
         if mapped is None:
-            way_out = f"give deleted={column.name} in --map, with {flags.options}{unknown}"
+            way_out = f"give deleted={written(column.name)} in --map, with {flags.options}{unknown}"
             text = f"{said}, and no column is mapped as deleted, so that these items stay in releases; {way_out}"
             yield Problem(kind="status", column=column.name, text=text)
         elif unknown:

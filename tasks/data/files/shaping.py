@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from tasks.data.files.formats import format_of_name
+from tasks.data.files.names import written
 from tasks.data.files.nested import EVENT, exploded, flat, require_lists
 from tasks.data.files.readers import SourceRow
 from tasks.data.files.sources import SourceReader
@@ -87,7 +88,7 @@ class LookedUp:
                 rest = {name: value for name, value in values.items() if name != lookup.by}
                 tables.execute("INSERT OR IGNORE INTO lookup VALUES (?, ?)", (key, json.dumps(rest, default=str)))
         if lookup.by not in self.columns:
-            names = ", ".join(sorted(self.columns))
+            names = ", ".join(map(written, sorted(self.columns)))
             raise DataError(f"{lookup.path}: missing column {lookup.by!r} of --by; the columns are {names}")
 
     def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +145,7 @@ class Shaping(NamedTuple):
     @property
     def options(self) -> list[str]:
         """The words of a command line that give this shaping."""
-        words = ["--explode", ",".join(self.explode)] if self.explode else []
+        words = ["--explode", ",".join(map(written, self.explode))] if self.explode else []
         words += self.lookup.options if self.lookup else ()
         return words + [word for each in self.only for word in ("--only", str(each))]
 

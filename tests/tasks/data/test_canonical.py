@@ -171,7 +171,9 @@ def test_an_id_that_has_lost_digits_is_refused(value: object, role: str) -> None
 
 @pytest.mark.parametrize(
     ("value", "form", "read"),
-    [("12345.0", Format.csv, "12345"), ("2.10", Format.csv, "2.10"), ("007", Format.csv, "007"),
+    [("12345.0", Format.csv, "12345"), ("0.0", Format.csv, "0"), ("-1.0", Format.csv, "-1"), ("-0.0", Format.csv, "0"),
+     (0.0, Format.jsonl, "0"), (-0.0, Format.jsonl, "0"), ("00.0", Format.csv, "00.0"), ("2.10", Format.csv, "2.10"),
+     ("007", Format.csv, "007"),
      ("12E4", Format.csv, "12E4"), (2**53 + 1, Format.jsonl, str(2**53 + 1)), ("12345.0", Format.jsonl, "12345.0")],
 )  # fmt: skip
 def test_an_id_has_one_text_in_every_format(value: object, form: Format, read: str) -> None:

@@ -341,3 +341,15 @@ def test_a_span_with_far_fewer_rows_than_usual_is_named(store: DirectoryStore, t
     late = [review(900 + number, "2026-06-02") for number in range(3)]
     (again,) = (each for each in run(store, write_input(tmp_path / "late", late)).problems if each.kind == "few")
     assert "2026-06 has 3 rows, 10.7% of the usual 28" in again.text
+
+
+@pytest.mark.parametrize("form", [Format.csv, Format.parquet])
+def test_a_column_that_one_file_lacks_is_missed_though_its_first_row_is_set_apart(tmp_path: Path, form: Format) -> None:
+    short = [{"at": "never", "text": "lamp", "id": "r1"}, {"at": "2026-10-02", "text": "rope", "id": "r2"}]
+    write_input(tmp_path / f"in/1.{form}", [row | {"title": "Lamp"} for row in short[1:]], form)
+    second = write_input(tmp_path / f"in/2.{form}", short, form)
+    if form is Format.csv:
+        second.write_bytes(second.read_bytes().replace(b"never,lamp,r1", b"never,lamp"))
+    store = DirectoryStore(tmp_path / "workspace")
+    with pytest.raises(DataError, match=rf"2\.{form}: missing column 'title', which --map gives as item"):
+        run(store, tmp_path / "in", form, mapping={"query": "text", "item": "title"}, set_aside=tmp_path / "aside")

@@ -10,8 +10,10 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.spans import SpanKind
+from tasks.data.new_versions import Known
+from tasks.data.source_spans import SetAside
 from tasks.data.span_versions import list_spans
-from tasks.foundation.errors import ConfigError, DataError
+from tasks.foundation.errors import ConfigError, DataError, DiskError
 from tests.support.workspace.inputs import review, run, write_input
 
 GOOD = [review(number, f"2024-0{number % 6 + 1}-01") for number in range(60)]
@@ -53,6 +55,31 @@ def test_rows_that_cannot_be_used_are_set_aside_with_the_reason(store: Directory
     assert str(tmp_path / "aside.jsonl") in summary.notes[0]
     with pytest.raises(ConfigError, match="there is such a file"):
         run(store, source, set_aside=tmp_path / "aside.jsonl")
+
+
+def test_the_same_command_after_a_question_finds_no_file_of_the_first_time(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    aside = tmp_path / "aside.jsonl"
+    wrong = review(98, "2024-01-01", at="soon")
+    run(store, write_input(tmp_path / "input", GOOD))
+    source = write_input(tmp_path / "input", [*GOOD[:50], wrong])
+    with pytest.raises(ConfigError, match="Give the same command again"):
+        run(store, source, set_aside=aside)
+    assert not aside.exists(), "nothing was written"
+    assert run(store, source, set_aside=aside, known=Known.replace).set_aside == 1
+    assert len(aside.read_text().splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
+def test_a_full_disk_of_the_rejects_is_named(tmp_path: Path) -> None:
+    aside = SetAside(tmp_path / "aside.jsonl")
+    error = DataError("row 1")
+    aside.take({}, error)
+    with Path("/dev/full").open("w", buffering=1) as aside._out:
+        with pytest.raises(DiskError, match=r"no space left for --set-aside .*aside\.jsonl"):
+            aside.take({"q": "lamp"}, error)
+        aside._out.detach()
 
 
 def test_a_source_without_one_good_row_is_an_error_all_the_same(store: DirectoryStore, tmp_path: Path) -> None:
