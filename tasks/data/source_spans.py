@@ -325,6 +325,9 @@ def spool_rows(
                 if rows % ROWS_BETWEEN_REPORTS == 0:
                     report(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=f"{rows:,} rows"))
     report(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=f"{rows:,} rows"))
+    for name in [*spools.spans] if erased else ():
+        gone = _without_erased(spools, name, canonicaliser.columns(), erased)
+        counts[name], rows, left_out = counts[name] - gone, rows - gone, left_out + gone
     shaper.require_lists(reader.files[0])
     if (shaper.left_out or shaper.without) and not rows and not aside.rows:
         raise shaper.no_row(reader.files[0])
@@ -333,7 +336,26 @@ def spool_rows(
     if not rows:
         raise DataError(f"no row can be used; the first: {aside.first}")
     require_seen(reader.files[0], canonicaliser.mapping, columns)
-    return SpooledSource(spools, {span: Seen(first, counts[span]) for span, first in firsts.items()}, left_out)
+    seen = {span: Seen(first, counts[span]) for span, first in firsts.items() if counts[span]}
+    return SpooledSource(spools, seen, left_out)
+
+
+def _without_erased(spools: Spools, span: str, columns: Columns, erased: Erasures) -> int:
+    """Take erased values out of a spool, named and typed as in the span, and return the number of their rows.
+
+    While the source is read, the types of its columns are not known: its `+7` is 7 in a span with numbers.
+    """
+    names, path = [*CORE, *(name for name, _ in columns.values())], spools.path(span)
+    kept, rows, gone = path.with_suffix(".kept"), 0, 0
+    with path.open("rb") as lines, kept.open("wb") as target:
+        for line in lines:
+            is_erased = erased.any_of(dict(zip(names, row_of(line, columns), strict=True)))
+            target.write(b"" if is_erased else line)
+            rows, gone = rows + 1, gone + is_erased
+    kept.replace(path)
+    if gone == rows:
+        spools.spans.discard(span)
+    return gone
 
 
 def build_spans(spools: Spools, scratch: Path, canonicaliser: Canonicaliser) -> list[BuiltSpan]:

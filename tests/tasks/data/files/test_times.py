@@ -1,6 +1,8 @@
 """Times that are not believed: in the future, before the data began, or few rows far from all others."""
 
 import datetime as dt
+import errno
+import io
 import json
 import re
 from pathlib import Path
@@ -71,15 +73,18 @@ def test_the_same_command_after_a_question_finds_no_file_of_the_first_time(
     assert len(aside.read_text().splitlines()) == 1
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
-def test_a_full_disk_of_the_rejects_is_named(tmp_path: Path) -> None:
+class Full(io.StringIO):
+    """A file on a disk without space."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_of_the_rejects_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "open", lambda *_, **__: Full())
     aside = SetAside(tmp_path / "aside.jsonl")
-    error = DataError("row 1")
-    aside.take({}, error)
-    with Path("/dev/full").open("w", buffering=1) as aside._out:
-        with pytest.raises(DiskError, match=r"no space left for --set-aside .*aside\.jsonl"):
-            aside.take({"q": "lamp"}, error)
-        aside._out.detach()
+    with pytest.raises(DiskError, match=r"no space left for --set-aside .*aside\.jsonl"):
+        aside.take({"q": "lamp"}, DataError("row 1"))
 
 
 def test_a_source_without_one_good_row_is_an_error_all_the_same(store: DirectoryStore, tmp_path: Path) -> None:
