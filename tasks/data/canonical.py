@@ -25,8 +25,8 @@ from tasks.data.files.spelling import (
     type_of_kinds,
 )
 from tasks.data.files.times import ANY_TIME, TimeRange, microseconds, parse_time, way_to_write
-from tasks.data.files.values import Scalar, as_text, is_missing_word, scalar, short
-from tasks.data.ids import NUL, hash_of, id_of, unpublishable
+from tasks.data.files.values import Scalar, as_text, is_missing_word, short
+from tasks.data.ids import NUL, hash_of, id_of, scalar_of, unpublishable
 from tasks.data.rows import CORE, DELETED, FEED_KIND, ITEM, ITEM_ID, LABEL, LIVE, QUERY, ROW_ID, SPAN_KIND, natural_id
 from tasks.foundation.errors import DataError
 
@@ -208,12 +208,12 @@ class Canonicaliser:
         column = self._source.get(canonical)
         if column is None:
             return None
-        value = _scalar(record, column)
+        value = scalar_of(record, column)
         return None if value is None else as_text(value)
 
     def _id(self, record: SourceRow, canonical: str) -> str | None:
         column = self._source.get(canonical)
-        return None if column is None else id_of(record, column, _scalar(record, column), self._texts_are_values)
+        return None if column is None else id_of(record, column, scalar_of(record, column), self._texts_are_values)
 
     def _deleted(self, record: SourceRow) -> bool:
         """Return True if the feed deletes the item. Raises DataError: the record is not usable."""
@@ -231,7 +231,7 @@ class Canonicaliser:
 
     def _flag(self, record: SourceRow, column: str, missing: bool) -> bool:
         """Return a value as true or false. Raises DataError: it is neither."""
-        value = _scalar(record, column)
+        value = scalar_of(record, column)
         known = {None: missing, "true": True, "false": False, "1": True, "0": False}
         known |= {_DRAFT: False} if missing else {}
         known |= dict.fromkeys(self.spelling.true, True) | dict.fromkeys(self.spelling.false, False)
@@ -244,7 +244,7 @@ class Canonicaliser:
 
     def _label(self, record: SourceRow) -> float | None:
         column = self._source.get(LABEL)
-        value = None if column is None else _scalar(record, column)
+        value = None if column is None else scalar_of(record, column)
         if column is None or value is None:
             return None
         if isinstance(value, str):
@@ -264,7 +264,7 @@ class Canonicaliser:
             if column in self._mapped or (self.layout is ITEMS and column == DELETED):
                 continue
             kinds = self._kinds.setdefault(column, set())
-            if (value := _scalar(record, column)) is not None:
+            if (value := scalar_of(record, column)) is not None:
                 kind, spelled = self._typed(value)
                 if kind is not None:
                     kinds.add(kind)
@@ -278,22 +278,13 @@ class Canonicaliser:
         return kind_of(value), None
 
 
-def _scalar(record: SourceRow, column: str) -> Scalar:
-    try:
-        return scalar(record.values.get(column))
-    except UnicodeDecodeError as error:
-        raise record.error(
-            column, f"the bytes are not UTF-8 text: {error}; convert them, or leave the column out"
-        ) from error
-
-
 def _moment(record: SourceRow, column: str, dayfirst: bool) -> dt.datetime:
     value = record.values.get(column)
     if column not in record.values:
         raise record.error(
             column, f"missing, but the time is read from it; the columns are {', '.join(map(written, record.values))}"
         )
-    if is_missing_word(value) or _scalar(record, column) is None:
+    if is_missing_word(value) or scalar_of(record, column) is None:
         raise record.error(column, "no time; every row needs one, which selects its span")
     try:
         return parse_time(value, dayfirst)

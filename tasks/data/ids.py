@@ -7,13 +7,23 @@ import hashlib
 import re
 
 from tasks.data.files.readers import SourceRow
-from tasks.data.files.values import SCIENTIFIC, Scalar, as_text, is_missing_word
+from tasks.data.files.values import SCIENTIFIC, Scalar, as_text, is_missing_word, scalar
 
 MOST_ID_BYTES = 2000  # in UTF-8; an index of PostgreSQL, and so pgvector, holds 2,704 with its own bytes
 NUL = "\0"  # PostgreSQL can't hold it in a text
 # 12345.0, as pandas writes whole numbers of a column with gaps; -0.0 is 0, as in typed formats.
 _WHOLE_FLOAT = re.compile(r"(-?[1-9][0-9]*)\.0|-?(0)\.0")
 _EXACT = 2**53
+
+
+def scalar_of(record: SourceRow, column: str) -> Scalar:
+    """Return a value of a record as null, bool, number or text. Raises DataError: bytes that are not UTF-8 text."""
+    try:
+        return scalar(record.values.get(column))
+    except UnicodeDecodeError as error:
+        raise record.error(
+            column, f"the bytes are not UTF-8 text: {error}; convert them, or leave the column out"
+        ) from error
 
 
 def id_of(record: SourceRow, column: str, value: Scalar, texts_are_values: bool) -> str | None:

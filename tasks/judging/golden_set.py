@@ -24,8 +24,8 @@ from tasks.data.files.formats import SUFFIXES, Format, format_of_name
 from tasks.data.files.names import named_like
 from tasks.data.files.readers import SourceRow
 from tasks.data.files.sources import SourceReader, source_path
-from tasks.data.files.values import NUMBER, as_text, scalar
-from tasks.data.ids import hash_of, id_of
+from tasks.data.files.values import NUMBER, as_text
+from tasks.data.ids import hash_of, id_of, scalar_of
 from tasks.data.rows import (
     ITEM,
     ITEM_ID,
@@ -35,6 +35,7 @@ from tasks.data.rows import (
 )
 from tasks.foundation.errors import ConfigError, DataError
 
+_FORMATS = {Format.csv: "csv", Format.jsonl: "json", Format.parquet: "parquet"}  # -> their names in DuckDB
 MOST_ROWS = 10_000  # all its items are in memory, next to the holdout's items
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -76,8 +77,8 @@ def read_golden_set(file: PurePath) -> list[GoldenRow]:
     if isinstance(file, Path) and not file.is_file():
         raise ConfigError(f"evaluate.golden: there is no file {file.absolute()} on this machine")
     form = format_of_name(file.name)
-    if form is None:
-        known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+    if form not in _FORMATS:
+        known = ", ".join(suffix for each in _FORMATS for suffix in SUFFIXES[each])
         raise ConfigError(f"evaluate.golden: {file} is none of {known}; save it as one of these")
     rows = list(dict.fromkeys(_rows(SourceReader(file, form))))
     texts: dict[str, str] = {}
@@ -103,12 +104,12 @@ def _refuse_grades(records: Sequence[SourceRow], form: Format) -> None:
     for column in dict.fromkeys(name for record in records for name in record.values):
         if column in (QUERY, ITEM, ITEM_ID) or not named_like(column, LABEL):
             continue
-        values = [scalar(record.values.get(column)) for record in records]
+        values = [scalar_of(record, column) for record in records]
         grades = sorted({as_text(value).strip() for value in values if value is not None})
         if len(grades) > 1:
             file, best = records[0].file, grades[-1]
             good = f"{column} >= {best}" if NUMBER.fullmatch(best) else f"{column} = '{best}'"
-            reading = {Format.csv: "csv", Format.jsonl: "json", Format.parquet: "parquet"}[form]
+            reading = _FORMATS[form]
             kept = f"read_{reading}('{file}').filter(\"{good}\").project('* EXCLUDE {column}').write_csv('right.csv')"
             raise DataError(
                 f"{file}: column {column!r} has values from {grades[0]!r} to {best!r}, and each row of a golden set is "
@@ -118,7 +119,7 @@ def _refuse_grades(records: Sequence[SourceRow], form: Format) -> None:
 
 
 def _id(record: SourceRow, form: Format) -> str:
-    found = id_of(record, ITEM_ID, scalar(record.values.get(ITEM_ID)), form.texts_are_values)
+    found = id_of(record, ITEM_ID, scalar_of(record, ITEM_ID), form.texts_are_values)
     if found is None:
         raise record.error(ITEM_ID, "no id; give every row its item's id, or leave the column out")
     return found
@@ -128,7 +129,7 @@ def _text(record: SourceRow, column: str) -> str:
     if column not in record.values:
         raise record.error(column, f"missing; a golden set has query, item, and perhaps item_id, "
                                    f"this has {', '.join(record.values)}")  # fmt: skip
-    text = scalar(record.values[column])
+    text = scalar_of(record, column)
     if not isinstance(text, str):
         raise record.error(column, "empty, or no text; every row of a golden set needs its query and its item")
     return text

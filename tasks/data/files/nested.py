@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.data.files.lists import has_brackets, looks_like_a_list, members
 from tasks.data.files.names import parted, unwritten, written
-from tasks.data.files.values import as_text, is_missing, scalar
+from tasks.data.files.values import as_text, is_missing, legible, scalar
 from tasks.foundation.errors import ConfigError, DataError
 
 _KEY, _VALUE = "key", "value"
@@ -91,7 +91,9 @@ def exploded(
                 parts = {f"{first}.{name}": part for name, part in flat(each).items()} if is_record else {first: each}
                 made = {**rest, **parts, **({EVENT: column} if others else {})}
                 if id_column is not None and not is_missing(rest.get(id_column)):
-                    made[id_column] = f"{as_text(scalar(rest[id_column]) or 0)}-{len(seen) if is_record else key}"
+                    made[id_column] = (
+                        f"{as_text(scalar(legible(rest[id_column])) or 0)}-{len(seen) if is_record else key}"
+                    )
                 yield made
 
 

@@ -208,7 +208,7 @@ class Survey:
 
 def cell(row: Mapping[str, Any], name: str) -> str | None:
     """Return a value of a row as text; None if it is missing or blank."""
-    value = scalar(row.get(name))
+    value = scalar(legible(row.get(name)))
     text = None if value is None else as_text(value)
     return text if text and text.strip() else None
 

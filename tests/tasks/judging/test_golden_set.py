@@ -100,3 +100,17 @@ def test_a_file_that_is_not_there_or_of_another_format_is_named(tmp_path: Path):
     (tmp_path / "g.xlsx").write_text("")
     with pytest.raises(ConfigError, match=r"g\.xlsx is none of"):
         read_golden_set(tmp_path / "g.xlsx")
+
+
+@pytest.mark.parametrize("column", ["query", "item_id", "grade"])
+def test_bytes_that_are_no_text_are_named(tmp_path: Path, column: str):
+    file = write(tmp_path, "golden.parquet", [row | {column: b"caf\xe9"} for row in ROWS])
+    with pytest.raises(DataError, match=rf"row 1, column '{column}': the bytes are not UTF-8 text"):
+        read_golden_set(Path(file))
+
+
+def test_a_feed_in_xml_is_no_golden_set(tmp_path: Path):
+    file = tmp_path / "golden.xml"
+    file.write_text("<rss><item><query>a</query><item>b</item><grade>1</grade></item></rss>")
+    with pytest.raises(ConfigError, match=r"golden\.xml is none of \.csv, \.tsv, \.jsonl"):
+        read_golden_set(file)
