@@ -1,4 +1,7 @@
-"""Numeric and categorical columns as model input; the first run fixes the scales, and vocabularies grow."""
+"""Numeric and categorical columns as model input. The first run whose values differ fixes a column's scale for good.
+
+Vocabularies grow.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,13 @@ class Scale(Record):
 
     mean: float
     deviation: float
-    # Null if the first run's rows had no value.
-    low: float | None = Field(default=None, description="the 0.1 % quantile of the first run's rows")
-    high: float | None = Field(default=None, description="the 99.9 % quantile")
+    low: float = Field(description="0.1 % quantile of the rows of the run that fixed it")
+    high: float = Field(description="99.9 % quantile; as `low`: no run has had values that differ, so all become 0")
+
+    @property
+    def is_flat(self) -> bool:
+        """True if every value becomes 0, until a run fixes the scale."""
+        return self.low == self.high
 
 
 def add_values(file: IO[bytes], values: np.ndarray) -> None:
@@ -46,12 +53,14 @@ def scale_of(file: IO[bytes]) -> Scale:
     """
     count = file.tell() // np.dtype(np.float64).itemsize
     if not count:
-        return Scale(mean=0.0, deviation=1.0)
+        return Scale(mean=0.0, deviation=1.0, low=0.0, high=0.0)
     low = -_highest(file, math.floor((count - 1) * _LOWEST), sign=-1)
     high = _highest(file, count - 1 - math.ceil((count - 1) * _HIGHEST), sign=1)
     mean = math.fsum(np.clip(part, low, high).sum() for part in _parts(file)) / count
+    if low == high:
+        return Scale(mean=low, deviation=1.0, low=low, high=low)
     squares = math.fsum(((np.clip(part, low, high) - mean) ** 2).sum() for part in _parts(file))
-    return Scale(mean=mean, deviation=math.sqrt(squares / count) or 1.0, low=low, high=high)
+    return Scale(mean=mean, deviation=math.sqrt(squares / count), low=low, high=high)
 
 
 def _highest(file: IO[bytes], before: int, sign: int) -> float:
@@ -122,14 +131,7 @@ class FeatureArrays:
 
 def fit_features(rows: Iterable[pa.Table], config: FeaturesConfig) -> FeatureTable:
     """Return scales and alphabetical vocabularies, fitted on the first run's rows, which are streamed once."""
-    values: dict[str, set[str]] = {name: set() for name in config.categorical}
-    with contextlib.ExitStack() as files:
-        numbers = {name: files.enter_context(tempfile.TemporaryFile()) for name in config.numeric}
-        for table in rows if numbers or values else ():
-            for name, file in numbers.items():
-                add_values(file, _numbers(table[name]))
-            _see(values, table)
-        scales = {name: scale_of(file) for name, file in numbers.items()}
+    scales, values = _fitted(rows, config.numeric, config.categorical)
     return FeatureTable(
         numeric=scales,
         categorical={name: tuple(sorted(seen)) for name, seen in values.items()},
@@ -139,22 +141,39 @@ def fit_features(rows: Iterable[pa.Table], config: FeaturesConfig) -> FeatureTab
     )
 
 
+def _fitted(
+    rows: Iterable[pa.Table], numeric: Iterable[str], categorical: Iterable[str]
+) -> tuple[dict[str, Scale], dict[str, set[str]]]:
+    """Return the scale of each numeric column, and the values of each categorical one; the rows are streamed once."""
+    values: dict[str, set[str]] = {name: set() for name in categorical}
+    with contextlib.ExitStack() as files:
+        numbers = {name: files.enter_context(tempfile.TemporaryFile()) for name in numeric}
+        for table in rows if numbers or values else ():
+            for name, file in numbers.items():
+                add_values(file, _numbers(table[name]))
+            _see(values, table)
+        return {name: scale_of(file) for name, file in numbers.items()}, values
+
+
 def extend_features(table: FeatureTable, rows: Iterable[pa.Table]) -> FeatureTable:
-    """Return the table with the new categories of `rows` appended, in alphabetical order."""
-    values: dict[str, set[str]] = {name: set() for name in table.categorical}
-    for some in rows if values else ():
-        _see(values, some)
+    """Return the table with scales of columns that were flat, and new categories appended, in alphabetical order."""
+    flat = [name for name, scale in table.numeric.items() if scale.is_flat]
+    scales, values = _fitted(rows, flat, table.categorical)
     grown = {name: (*known, *sorted(values[name].difference(known))) for name, known in table.categorical.items()}
     held = {
         name: spare if FIRST + len(grown[name]) <= spare else _with_spare(len(grown[name]))
         for name, spare in table.rows.items()
     }
-    return table.model_copy(update={"categorical": grown, "rows": held})
+    fixed = {name: scale for name, scale in scales.items() if not scale.is_flat}
+    return table.model_copy(update={"numeric": table.numeric | fixed, "categorical": grown, "rows": held})
 
 
-def has_new_category(table: FeatureTable, rows: pa.Table) -> np.ndarray:
-    """Return bool (rows,): True for a row with a category that the table lacks; only these rows can extend it."""
+def can_extend(table: FeatureTable, rows: pa.Table) -> np.ndarray:
+    """Return bool (rows,): True for a row with a category that the table lacks, or with a value of a flat column."""
     found = np.zeros(rows.num_rows, dtype=bool)
+    for name, scale in table.numeric.items():
+        if scale.is_flat:
+            found |= ~np.isnan(_numbers(rows[name]))
     for name, known in table.categorical.items():
         column = rows[name].cast(pa.string())
         new = pc.invert(pc.is_in(column, value_set=pa.array([*known, None], pa.string())))
@@ -178,7 +197,7 @@ def encode_features(table: FeatureTable, rows: pa.Table, side: Side) -> FeatureA
     categorical = np.zeros((rows.num_rows, len(table.categorical)), dtype=np.int64)
     for column, (name, scale) in enumerate(table.numeric.items()):
         if side == "item" or name in table.query:
-            clipped = np.clip(_numbers(rows[name]), _or(scale.low, -np.inf), _or(scale.high, np.inf))
+            clipped = np.clip(_numbers(rows[name]), scale.low, scale.high)
             scaled = (clipped - scale.mean) / scale.deviation
             numeric[:, column] = np.nan_to_num(scaled, nan=0.0)
     for column, (name, values) in enumerate(table.categorical.items()):
@@ -194,10 +213,6 @@ def concatenate_features(parts: Sequence[FeatureArrays]) -> FeatureArrays:
     return FeatureArrays(
         np.concatenate([part.numeric for part in parts]), np.concatenate([part.categorical for part in parts])
     )
-
-
-def _or(bound: float | None, otherwise: float) -> float:
-    return otherwise if bound is None else bound
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:

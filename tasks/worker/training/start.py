@@ -31,7 +31,7 @@ from tasks.preflight.encoder import check_widths, describe_encoder, pretrained_f
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel, ModelShape, shape_of
-from tasks.worker.model.features import FIRST, NEVER_SEEN, FeatureTable, extend_features, fit_features, has_new_category
+from tasks.worker.model.features import FIRST, NEVER_SEEN, FeatureTable, can_extend, extend_features, fit_features
 from tasks.worker.model.tokens import train_tokenizer
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import (
@@ -148,10 +148,11 @@ def _some_texts(rows: Iterable[pa.Table]) -> Iterator[str]:
             first += table.num_rows
 
 
-def add_categories(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Table]) -> FeatureTable:
-    """Give the model an embedding for every category of the training rows; log new ones, and return the grown table.
+def grow_features(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Table]) -> FeatureTable:
+    """Give the model an embedding for every category of the training rows, and a scale to columns that were flat.
 
-    A new category starts with the embedding of categories never seen, so growing changes no vector.
+    Logs what is new, and returns the grown table. A new category starts with the embedding of categories never seen, so
+    it changes no vector.
     """
     if model.interaction is None:
         return before
@@ -159,6 +160,9 @@ def add_categories(model: EmbeddingModel, before: FeatureTable, training: Iterab
     for name, known in before.categorical.items():
         if new := len(after.categorical[name]) - len(known):
             print(f"{name} has {new} new categories, {len(after.categorical[name])} in all", flush=True)
+    for name, scale in after.numeric.items():
+        if scale != before.numeric[name]:
+            print(f"{name} has values that differ for the first time, and is no longer always 0: {scale}", flush=True)
     widen_embeddings(model, before, after)
     return after
 
@@ -269,9 +273,9 @@ def load_model(job: Job, source: ResumePoint, training: TrainingRows, items: Wei
         whose = "continuing from this run's own" if source.own else "starting from the lineage's"
         print(f"{whose} checkpoint at step {checkpoint.step}", flush=True)
         parts = load_parts(job.shared, checkpoint, config.model.dropout, weights="trained")
-        if not source.own:  # its vocabularies have grown before
-            new = training.where(functools.partial(has_new_category, parts.features))
-            parts = replace(parts, features=add_categories(parts.model, parts.features, new))
+        if not source.own:  # its features have grown before
+            new = training.where(functools.partial(can_extend, parts.features))
+            parts = replace(parts, features=grow_features(parts.model, parts.features, new))
         parts.model.learn_scale(config.heads.learnt_scale)
     _check_shape(parts, config)
     return parts if items is None else replace(parts, items=_item_side(job, items, parts))

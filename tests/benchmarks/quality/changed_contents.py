@@ -55,7 +55,10 @@ from tests.benchmarks.quality.verdicts import (
 OVERLAP = 0.75  # share of the ten nearest that both models have
 MOVED = 0.3  # length of the change of an item's place by its new price, against 1
 READER = Reader(
-    FeatureTable(numeric={"price": Scale(mean=0.0, deviation=1.0)}, categorical={}, query=(), rows={}), Prompts()
+    FeatureTable(
+        numeric={"price": Scale(mean=0.0, deviation=1.0, low=-1e9, high=1e9)}, categorical={}, query=(), rows={}
+    ),
+    Prompts(),
 )
 ALONE = Share(0, 1)
 

@@ -26,8 +26,8 @@ WIDTH = 4
 ALONE = Share(0, 1)
 READER = Reader(
     FeatureTable(
-        numeric={"price": Scale(mean=0.0, deviation=1.0)}, categorical={"shop": ("a", "b")}, query=(),
-        rows={"shop": 8}, entity="kind",
+        numeric={"price": Scale(mean=0.0, deviation=1.0, low=-1e9, high=1e9)}, categorical={"shop": ("a", "b")},
+        query=(), rows={"shop": 8}, entity="kind",
     ),
     Prompts(item="item: ", by_entity={"book": EntityPrompts(item="book: ")}),
 )  # fmt: skip

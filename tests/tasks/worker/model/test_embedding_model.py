@@ -20,7 +20,7 @@ from tests.support.models.texts import packed
 from tests.support.workspace.jobs import CLASSIFIER, tiny_config
 
 TABLE = FeatureTable(
-    numeric={"price": Scale(mean=1.0, deviation=2.0)},
+    numeric={"price": Scale(mean=1.0, deviation=2.0, low=-1e9, high=1e9)},
     categorical={"locale": ("de", "en"), "gift": ("false", "true")},
     query=("locale",),
     rows={"locale": 8, "gift": 8},

@@ -9,7 +9,7 @@ import pytest
 
 from configs.schema.model import FeaturesConfig
 from tasks.worker.model import features
-from tasks.worker.model.features import FeatureTable, encode_features, extend_features, fit_features, has_new_category
+from tasks.worker.model.features import FeatureTable, can_extend, encode_features, extend_features, fit_features
 
 ROWS = pa.table(
     {
@@ -57,14 +57,16 @@ def test_a_category_never_seen_is_not_an_absent_one():
 
 def test_vocabularies_grow_at_their_end():
     table = fit_features([ROWS], CONFIG)
-    later = pa.table({"locale": ["fr", "at", "en", None], "gift": pa.array([True, True, True, True])})
+    numbers = {name: pa.array([None] * 4, pa.float64()) for name in ("price", "weight")}
+    later = pa.table({"locale": ["fr", "at", "en", None], "gift": pa.array([True, True, True, True]), **numbers})
     grown = extend_features(table, [later])
     assert grown.categorical == {"locale": ("de", "en", "at", "fr"), "gift": ("false", "true")}
     assert grown.categories == [8, 8], "spare rows are used before the shape changes"
-    many = pa.table({"locale": [f"l{n}" for n in range(7)], "gift": pa.array([True] * 7)})
+    numbers = {name: pa.array([None] * 7, pa.float64()) for name in ("price", "weight")}
+    many = pa.table({"locale": [f"l{n}" for n in range(7)], "gift": pa.array([True] * 7), **numbers})
     assert extend_features(table, [many]).categories == [16, 8]
     assert extend_features(grown, [later]) == grown
-    new = has_new_category(table, later)
+    new = can_extend(table, later)
     assert new.tolist() == [True, True, False, False]
     assert extend_features(table, [later.filter(pa.array(new))]) == grown
 
@@ -74,8 +76,6 @@ def test_numbers_are_clipped_to_the_first_rows_quantiles():
     config = FeaturesConfig(numeric=("price",), categorical=(), query=())
     table = fit_features([pa.table({"price": values})], config)
     scale = table.numeric["price"]
-    assert scale.low is not None
-    assert scale.high is not None
     assert scale.low == pytest.approx(0.001, abs=3e-4)
     assert scale.high == pytest.approx(0.999, abs=3e-4)
     assert scale.mean == pytest.approx(0.5, abs=1e-3), "one wrong price must not set the scale"
@@ -90,6 +90,25 @@ def test_a_column_of_nulls_is_always_the_mean():
     rows = pa.table({"price": pa.array([None, None], pa.float64())})
     table = fit_features([rows], FeaturesConfig(numeric=("price",), categorical=(), query=()))
     assert encode_features(table, rows, "item").numeric.tolist() == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize("first", [[None, None], [5.0, 5.0], [0.0] * 5000 + [1.0]])
+def test_a_column_without_values_that_differ_is_0_until_a_run_fixes_its_scale(first: list[float | None]):
+    """Raw values would be thousands of times larger than any other input, and clipped ones would be 0 for ever."""
+    config = FeaturesConfig(numeric=("price",), categorical=(), query=())
+    table = fit_features([pa.table({"price": pa.array(first, pa.float64())})], config)
+    prices = [*np.linspace(1e4, 3e4, 999).tolist(), None]
+    later = pa.table({"price": pa.array(prices, pa.float64())})
+    assert not encode_features(table, later, "item").numeric.any(), "the model has not learnt to read it"
+    assert can_extend(table, later).tolist() == [True] * 999 + [False]
+    again = extend_features(table, [later])
+    found = encode_features(again, later, "item").numeric[:, 0]
+    assert found[:-1].std() == pytest.approx(1.0, abs=0.01)
+    assert np.abs(found).max() < 2
+    assert found[-1] == 0.0
+    assert not can_extend(again, later).any()
+    assert extend_features(again, [pa.table({"price": [1e9, 2e9]})]) == again, "it is fixed once"
+    assert extend_features(table, [pa.table({"price": [7.0, 7.0]})]) == table
 
 
 def test_the_table_reads_back_from_json():

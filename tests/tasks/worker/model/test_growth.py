@@ -11,7 +11,7 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.training.checkpoint import ModelParts, load_parts
-from tasks.worker.training.start import add_categories
+from tasks.worker.training.start import grow_features
 from tests.support.workspace.jobs import (
     FEATURES,
     all_rows,
@@ -63,7 +63,7 @@ def test_growing_changes_no_vector(trained: Trained):
     rows = all_rows(store, [january, february], config)
     before = first_categories(load_parts(store, outcome.checkpoint), rows)
     loaded = load_parts(store, outcome.checkpoint)
-    parts = replace(loaded, features=add_categories(loaded.model, loaded.features, [rows]))
+    parts = replace(loaded, features=grow_features(loaded.model, loaded.features, [rows]))
     assert parts.features.categorical["locale"] == ("de", "en", *(f"l{number}" for number in range(7)))
     assert torch.equal(first_categories(parts, rows), before)
     assert parts.model.shape.interaction is not None

@@ -7,7 +7,7 @@ from tasks.worker.model.released_modules import FeatureTransformer
 TABLE = FeatureTable(
     numeric={
         "price": Scale(mean=10.0, deviation=4.0, low=9.5, high=11.5),
-        "sale": Scale(mean=0.5, deviation=0.5),
+        "sale": Scale(mean=0.5, deviation=0.5, low=0.0, high=1.0),
     },
     categorical={"locale": ("de", "en"), "gift": ("false", "true"), "stars": ("0.5", "4", "5")},
     query=(),
