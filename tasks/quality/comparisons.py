@@ -200,6 +200,10 @@ def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
     return math.nan if gate.width is not None else measured.metrics.get(role, {}).get(gate.metric, math.nan)
 
 
+# Metrics that rows of one part can leave undefined, whatever the model says; and what these rows are of.
+_OF_DIFFERENT_LABELS = {"auc": "one class", "pearson": "one label"}
+
+
 def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) -> tuple[Comparison, Answers]:
     roles = (Role(gate.of), *((role,) if role else ()))
     met = role if gate.of == "challenger" else None
@@ -208,8 +212,10 @@ def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) 
     many, truth, unknown, refuses = len(answers.truth), answers.truth, "", False
     if not many and part.alone:
         unknown, refuses = _uncontested(gate, part.where), True
-    elif part.where and (not many or (gate.metric == "auc" and len(np.unique(truth)) < 2)):
-        unknown = f"no row of {part.where} to judge" if not many else f"{part.where} has rows of one class only"
+    elif part.where and not many:
+        unknown = f"no row of {part.where} to judge"
+    elif part.where and gate.metric in _OF_DIFFERENT_LABELS and len(np.unique(truth)) < 2:
+        unknown = f"{part.where} has rows of {_OF_DIFFERENT_LABELS[gate.metric]} only"
     else:
         unknown = _too_few(gate, many)
     of_group, of_item = (np.unique(each, return_counts=True)[1] for each in (answers.groups, answers.items))

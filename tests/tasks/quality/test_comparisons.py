@@ -344,6 +344,18 @@ def test_an_auc_of_one_class_is_undecided_in_a_slice_and_fails_in_the_whole() ->
     assert "locale=de has rows of one class only" in german.sentence
 
 
+def test_a_correlation_with_equal_labels_is_undecided_in_a_slice() -> None:
+    """Any model's is undefined there: a locale where all rows have five stars must not refuse a good one."""
+    rows = dataclasses.replace(
+        row_results({CHALLENGER: [1] * 5, CHAMPION: [1] * 5}, locale=["de", "de", "en", "en", "en"]),
+        labels={"regression": np.array([5.0, 5.0, 1.0, 2.0, 3.0])},
+        says={"regression": {role: np.array([4.0, 5.0, 1.0, 2.5, 3.0]) for role in (CHALLENGER, CHAMPION)}},
+    )
+    german, english = verdicts(rows, gate(metric="pearson", slice="locale"))
+    assert (german.answer, english.answer) == ("undecided", "pass")
+    assert "locale=de has rows of one label only" in german.sentence
+
+
 def test_compatibility_with_a_champion_does_not_apply_before_there_is_one() -> None:
     fits = gate(metric="same_item_cosine", baseline="none", threshold=0.9)
     first = judge(Measured({CHALLENGER: {"recall@10": 0.5}}), [fits])
