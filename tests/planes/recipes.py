@@ -152,7 +152,7 @@ def _of_label_head(head: str) -> Iterator[str]:
 
 
 def _of_export(name: str) -> Iterator[str]:
-    yield from _untested(name, f'"{name}"', "tests/tasks/data/test_exports.py")
+    yield from _untested(name, f'"{name}"', "tests/tasks/data/files/test_exports.py")
     if f"| {name} " not in _text("docs/data.md"):
         yield f"{name}: add its row to the table of known exports in docs/data.md"
 

@@ -34,7 +34,7 @@ _UNITS = ((10**11, 1_000_000, 1), (10**14, 1000, 1), (10**17, 1, 1), (10**20, 1,
 _END = 10**20
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
-# The zones are those that RFC 822 gives an offset; Python's reader takes all others, and AM and PM, for UTC.
+# RFC 822 gives these zones an offset; Python's reader takes all others, and AM and PM, for UTC.
 RFC_822 = re.compile(
     r"(?:[A-Z][a-z]{2}, )?[0-9]{1,2} [A-Z][a-z]{2} [12][0-9]{3} [0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?"
     r"(?: (?:[+-][0-9]{4}|UTC|UT|GMT|Z|[ECMP][SD]T)(?: \([\w ]+\))?)?"
@@ -247,7 +247,7 @@ def way_to_write(value: object) -> str:
             "--dayfirst if the day is first"
         )
     if (found := _HALF_DAY.fullmatch(text)) and _is_time(re.sub(r"(?<= )([0-9]:)", r"0\1", found[1])):
-        return "its hours are those of half a day; write them from 00 to 23"
+        return "its hours are of half a day; write them from 00 to 23"
     if (found := _ZONE_ALONE.fullmatch(text)) and _is_time(found[1]):
         return f"{found[2]} has two offsets in a year; write the one of this time, as in +02:00"
     if (found := _ABBREVIATION.fullmatch(text)) and _is_time(found[1]):

@@ -45,7 +45,7 @@ def scalar(value: object) -> Scalar:
 
 
 def legible(value: object) -> object:
-    """Return bytes as text, with a mark for those that are not UTF-8; another value as it is."""
+    """Return bytes as text, with a mark in place of each that is not UTF-8; another value as it is."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 

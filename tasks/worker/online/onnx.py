@@ -67,7 +67,7 @@ def _exported(source: Source) -> Any:
                 source.graph, (), kwargs=source.given, input_names=list(source.given), output_names=[VECTORS],
                 dynamic_shapes=shapes, opset_version=OPSET, dynamo=True, verbose=False,
             )  # fmt: skip
-    except Exception as error:  # the exporter raises many kinds for what it can't trace
+    except Exception as error:  # the exporter raises many kinds
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ExportRefused(f"torch's exporter can't trace its encoder: {reason}") from error
     finally:
