@@ -160,7 +160,7 @@ class InferConfig(WorkersConfig):
         return self
 
 
-ExportKind = Literal["onnx", "onnx-int8", "openvino", "torchscript"]
+ExportKind = Literal["onnx", "onnx-int8", "openvino", "torchscript", "neuron"]
 
 
 class ReleaseConfig(StageConfig):

@@ -50,6 +50,9 @@ STATEMENTS = {
     ),
     "files of the images": Statement("ran", "Each image gets every file and pin that it needs, and a user of its own"),
     "files for the compiler": Statement("ran", "The graphs for neuronx-cc are files that XLA itself reads"),
+    "exports for Inferentia2": Statement(
+        "emulated", "The export `neuron` has a graph for each length of texts, and is proved as the others are"
+    ),
     "check-neuron": Statement(
         "emulated", "`make check-neuron` tries every image and level, and ends at the first step that fails"
     ),
@@ -87,6 +90,7 @@ STATEMENTS = {
         "unproven", "NeuronCores train, evaluate and embed, and give the numbers of `cpu`"
     ),
     "training on TorchNeuron": Statement("unproven", "TorchNeuron compiles and runs these graphs on Trn2 or Trn3"),
+    "Inferentia2": Statement("unproven", "Inferentia2 compiles and runs the export `neuron`"),
     "parity of a GPU": Statement("unproven", "Several GPUs train together"),
     "stack": Statement("unproven", "CloudFormation makes the stack, and its machines take jobs"),
     "price": Statement("unproven", "Speed, use of the cores, and dollars for a million vectors"),

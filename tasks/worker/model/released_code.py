@@ -39,7 +39,7 @@ _NAMES = re.compile(
         |tokenizer|tokenizer_config|special_tokens_map|added_tokens|model\.safetensors\.index|MANIFEST)\.json
         |model(-\d+-of-\d+)?\.safetensors | README\.md
         |[^/]+/(config\.json|model\.safetensors)
-        |exports/({_EXPORTS})/(model\.(onnx|xml|bin|pt)|export\.json|tokenizer\.json)""",
+        |exports/({_EXPORTS})/(model(-\d+)?\.(onnx|xml|bin|pt)|export\.json|tokenizer\.json)""",
     re.VERBOSE,
 )
 _INDEX = "model.safetensors.index.json"

@@ -93,6 +93,14 @@ KINDS: dict[ExportKind, Kind] = {
         exact=True,
         unneeded=("transformers", "sentence_transformers"),
     ),
+    "neuron": Kind(
+        makers=("torch_neuronx",),
+        install="take an image of Inferentia2 for PyTorch 2.9, which has torch-neuronx and neuronx-cc",
+        runtime="torch_neuronx",
+        install_runtime="take an image of Inferentia2 for PyTorch 2.9",
+        exact=False,  # matrix products are computed in bf16
+        unneeded=("transformers", "sentence_transformers"),
+    ),
 }
 
 

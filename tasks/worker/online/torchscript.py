@@ -66,11 +66,12 @@ def opened(folder: Path, threads: int) -> Compute:
     return compute
 
 
-def load(file: Path, also: str = "") -> Any:
+def load(file: Path, also: str = "", by: str = "torch") -> Any:
     """Open a TorchScript file. Raises CorruptFolder: it is none, or does something else than computing.
 
     Args:
-        also: prefix of further operations that it may have.
+        also: prefix of further operations that it may have; empty: none.
+        by: package that has them, for the message.
     """
     import torch
 
@@ -81,7 +82,7 @@ def load(file: Path, also: str = "") -> Any:
             graph = None if problem else torch.jit.load(str(file), map_location="cpu")
     except (RuntimeError, ValueError, SyntaxError) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CorruptFolder(f"{file} can't be opened by torch: {said}") from error
+        raise CorruptFolder(f"{file} can't be opened by {by}: {said}") from error
     if problem:
         raise CorruptFolder(f"{file} is not opened: it {problem}")
     return graph
@@ -103,6 +104,8 @@ def without_notes(file: Path, to: Path) -> None:
     import torch
 
     reader, writer = _reader(file), vars(torch)["_C"].PyTorchFileWriter(str(to))
+    (version,) = (name for name in reader.get_all_records() if name.endswith("version"))
+    writer.set_min_version(int(reader.get_record(version)))  # of its operations; the writer's own is the oldest
     for name in reader.get_all_records():
         if not name.endswith(".debug_pkl") and name not in _LEFT_OUT:
             held = reader.get_record(name)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import importlib
+import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,17 @@ from tasks.worker import release
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.export import export_proof, texts_graph
 from tasks.worker.model import tokens
-from tasks.worker.online import encode_exported, kinds, onnx
+from tasks.worker.online import encode_exported, kinds, neuron, onnx
 from tasks.worker.online.export_folder import ABOUT, FOLDER
 from tasks.worker.online.exported import Exported
 from tasks.worker.online.kinds import KINDS
 from tasks.worker.online.opened import ReleasedModel
 from tasks.worker.search.index import Index
 from tasks.worker.training.checkpoint import ModelParts, load_released
+from tests.planes.source import ROOT
+from tests.support.fakes.neuron import inference
 from tests.support.fakes.own_process import encode_here
+from tests.support.models.layouts import settings_for, write_layout
 from tests.support.workspace.jobs import (
     FEATURES,
     infer_vectors,
@@ -48,9 +53,13 @@ from tests.support.workspace.jobs import (
     with_held,
 )
 
+DECODER = "Qwen3-Embedding-0.6B"
+LENGTHS = ("train.max_tokens={query: 40, item: 40}", "train.sequence_tokens=48", "infer.max_tokens=40",
+           "infer.sequence_tokens=48")  # fmt: skip
 MODELS = {
     "plain": ("model.prompts={query: 'find: ', item: 'thing: '}", "heads.contrastive.matryoshka=[16]"),
     "crossed": tuple(FEATURES),
+    "decoder": LENGTHS,
 }
 EXACT = [kind for kind in KINDS if KINDS[kind].exact]
 QUERIES = ("want a red shoe please", "blue lamp", "x", "want a pink bag please now now now now now now now now now now")
@@ -63,6 +72,8 @@ class Trained:
         self.store, self.rows = make_workspace(folder, rows=90, distinct=70)
         # At its start the interaction adds nothing, so the model is trained far from it.
         learning = ["train.learning_rate=1e-2", "train.warmup_steps=0", "train.epochs=3"]
+        if overrides is LENGTHS:
+            overrides = (*LENGTHS, *settings_for(DECODER, write_layout(DECODER, folder / DECODER)))
         self.config: Config = tiny_config(*learning, *overrides)
         self.model: ModelRef = model_of(train_model(self.store, self.config, self.rows))
         self.catalogue: CatalogueRef = make_catalogue(self.store, self.config, self.rows)
@@ -92,6 +103,17 @@ class Trained:
     def released(self, items: pa.Table) -> np.ndarray:
         index = Index(self.store, self.vectors.prefix, self.model.version)
         return index.at(index.places_of(items["item_id"].to_pylist()))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _neuron_sdk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The stand-in of torch-neuronx, for this process and those that it starts."""
+    site = str(inference.put(tmp_path_factory.mktemp("sdk")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        patch.setenv("PYTHONPATH", os.pathsep.join([site, str(ROOT)]))
+        yield
+    sys.modules.pop("torch_neuronx", None)
 
 
 @pytest.fixture(scope="module")
@@ -290,3 +312,28 @@ def test_a_torchscript_file_that_does_more_than_compute_is_not_opened(
             archive.writestr(name, value)
     with pytest.raises(CorruptFolder, match=named):
         Exported(folder)
+
+
+@pytest.mark.shows("exports for Inferentia2")
+def test_a_graph_of_a_neuron_core_takes_its_own_length_alone(plain: Trained) -> None:
+    folder = plain.folder / FOLDER / "neuron"
+    lengths = neuron.lengths_of(plain.config.infer.max_tokens)
+    assert {path.name for path in graph_files(folder)} == {f"model-{length}.pt" for length in lengths}
+    importlib.import_module("torch_neuronx")
+    graph = torch.jit.load(str(folder / f"model-{lengths[0]}.pt"))
+    ids = torch.ones(1, lengths[0] + 1, dtype=torch.int32)
+    assert graph(ids[:, 1:], ids[:, 1:]).shape == (1, plain.config.model.embedding_width)
+    with pytest.raises(RuntimeError, match="the graph was compiled for"):
+        graph(ids, ids)
+    (folder_of_longest := folder / f"model-{lengths[-1]}.pt").rename(hidden := folder / "away.pt")
+    try:
+        with pytest.raises(CorruptFolder, match="no graph"):
+            Exported(folder).embed(["want a pink bag please " * 40], "query")
+    finally:
+        hidden.rename(folder_of_longest)
+
+
+def test_lengths_of_graphs_double_up_to_the_longest_text() -> None:
+    assert neuron.lengths_of(24) == [24]
+    assert neuron.lengths_of(32) == [32]
+    assert neuron.lengths_of(100) == [32, 64, 100]

@@ -22,7 +22,10 @@ from tasks.data.pretrained import describe
 from tasks.worker import release, train
 from tasks.worker.devices.base import Precision
 from tasks.worker.export.export import export_model
+from tasks.worker.export.texts_graph import write_exports
 from tasks.worker.model.features import Side
+from tasks.worker.online.export_folder import FOLDER
+from tasks.worker.online.exported import Exported
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tasks.worker.training.start import build_parts
@@ -114,6 +117,16 @@ def test_an_export_is_read_as_the_folder_that_the_lineage_began_with(
         vectors, prompt = ours(parts, config, side), getattr(parts.model.shape.prompts, side)
         for folder in (before, after):
             assert (vectors * theirs(folder, prompt, config.infer.max_tokens)).sum(axis=1).min() > 0.9999
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_is_traced_for_texts_of_any_length(folder_of: Callable[[str], Path], tmp_path: Path, name: str):
+    config = config_for(name, folder_of(name))
+    parts = build_parts(config, ())
+    assert not write_exports(parts, "main-0", config.infer.max_tokens, (), ("torchscript",), tmp_path)
+    found = Exported(tmp_path / FOLDER / "torchscript", threads=1)
+    for side in SIDES:
+        assert (ours(parts, config, side) * found.embed(TEXTS, side)).sum(axis=1).min() > 0.9999
 
 
 def test_a_checkpoint_keeps_the_settings_of_a_tokenizer(folder_of: Callable[[str], Path], tmp_path: Path):
