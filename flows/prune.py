@@ -3,6 +3,7 @@
 Alone, as the entry point of a deployment.
 """
 
+import contextlib
 from typing import Any
 
 from prefect import flow
@@ -19,6 +20,7 @@ from infra.store.base import Conflict
 from infra.store.factory import open_store
 from tasks.contracts.pruning import PrunePlan
 from tasks.running.stage_output import logger
+from tasks.runs.audit import audited
 
 
 @flow(name="prune", flow_run_name="prune", timeout_seconds=LONGEST_SECONDS)
@@ -40,7 +42,8 @@ def prune(workspace: Workspace, config_file: ConfigFile = "", overrides: Overrid
     """
     policy, store = load_config(config_file, overrides).prune, open_store(workspace)
     try:
-        plan = tasks.prune.prune.prune(store, policy, not policy.delete, logger().warning)
+        with audited(store, "prune") if policy.delete else contextlib.nullcontext():
+            plan = tasks.prune.prune.prune(store, policy, not policy.delete, logger().warning)
     except Conflict as busy:
         later: Any = Completed(name="Busy", message=str(busy), data=None)  # the caller gets the data
         return later

@@ -1,4 +1,4 @@
-"""The reaper as a scheduled flow: end abandoned jobs on AWS Batch.
+"""The reaper as a scheduled flow: end abandoned jobs on AWS Batch, and announce jobs that run beyond their plan.
 
 Alone, as the entry point of a deployment.
 """
@@ -6,7 +6,9 @@ Alone, as the entry point of a deployment.
 from prefect import flow
 
 import infra.compute.batch.end_jobs
+import infra.compute.batch.listing
 from configs.load import load_config
+from flows.running.announcing import announce_long_jobs
 from flows.running.janitors import LONGEST_SECONDS, newest_only
 from flows.running.parameters import ConfigFile, GraceMinutes, Overrides, Workspace
 from infra.compute.batch.end_jobs import GRACE_MINUTES, ReapReport
@@ -22,7 +24,7 @@ def reap(
     overrides: Overrides = (),
     grace_minutes: GraceMinutes = GRACE_MINUTES,
 ) -> ReapReport:
-    """End jobs on AWS Batch whose flow run has ended or was lost.
+    """End jobs on AWS Batch whose flow run has ended or was lost; send an event of each that runs beyond its plan.
 
     Args:
         workspace: the workspace of the jobs; a local directory or s3://bucket/prefix.
@@ -33,9 +35,10 @@ def reap(
     Raises:
         ConfigError, HostError: as `infra.compute.batch.end_jobs.reap`.
     """
-    report = infra.compute.batch.end_jobs.reap(
-        open_store(workspace), load_config(config_file, overrides), grace_minutes
-    )
+    store, config = open_store(workspace), load_config(config_file, overrides)
+    report = infra.compute.batch.end_jobs.reap(store, config, grace_minutes)
     for job in report.jobs:
         logger().info("%s %s (%s): %s", job.action, job.job, job.name, job.why)
+    if any(job.action == "kept" for job in report.jobs):
+        announce_long_jobs(store, config.lineage, infra.compute.batch.listing.list_jobs(store, config).jobs)
     return report

@@ -57,6 +57,7 @@ def alerts(pool: str) -> tuple[Alert, ...]:
         Alert("millrace: a model was rejected", {"millrace.release.rejected"}, text=_OF_EVENT),
         Alert("millrace: a gate asks a person", {"millrace.gate.asks"}, text=_OF_EVENT),
         Alert("millrace: a release was rolled back", {"millrace.release.rolled-back"}, text=_OF_EVENT),
+        Alert("millrace: a job runs beyond its plan", {"millrace.job.beyond-plan"}, text=_OF_EVENT),
         Alert("millrace: a budget is nearly used", {"millrace.budget.near"}, text=_OF_EVENT),
         Alert(
             "millrace: no worker is alive",

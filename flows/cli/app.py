@@ -52,6 +52,7 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
         "freshness": "status",
         "doctor": "doctor",
         "hosts": "upkeep",
+        "jobs": "upkeep",
         "reap": "upkeep",
         "prune": "upkeep",
         "erase": "erasing",

@@ -23,6 +23,7 @@ from tasks.foundation.records import Record
 from tasks.judging.judge_again import judge_again, let_pass, plan_again
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import branches, releases
+from tasks.runs.audit import audited
 from tasks.runs.results import Judgement
 from tasks.runs.run import Run
 
@@ -81,7 +82,8 @@ def gate(
     with hold_lineage(store, lineage_lock(branches.root(store, plan.config.lineage)), note):
         judgement = judge_again(store, plan)
         if override is not None and reason is not None:
-            judgement = let_pass(store, plan, judgement, override, reason)
+            with audited(store, "override", run=run_key, span=plan.span.name, name=override, reason=reason):
+                judgement = let_pass(store, plan, judgement, override, reason)
     release, url = releases.of_run(store, run_key), None
     if release is None and judgement.passes:
         note(f"run {run_key} passes: its vectors are made and released now, which needs workers")

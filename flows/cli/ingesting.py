@@ -35,6 +35,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.languages import UNSURE
 from tasks.planning import decisions
 from tasks.planning.decisions import Skip
+from tasks.runs.audit import audited
 
 _MOST_SHOWN = 3  # values, and languages
 _SHOWN_CHARS = 24  # shown of a value
@@ -252,7 +253,9 @@ def skip(
     reason: Annotated[str, typer.Option(help="Reason, shown with the span later.")],
 ) -> Skip:
     """Leave out a span that the lineage has not trained, as one with too few rows. The next run takes the one after."""
-    return decisions.skip(options.store, options.config(), span, reason)
+    config = options.config()
+    with audited(options.store, "skip", lineage=config.lineage, span=span, reason=reason):
+        return decisions.skip(options.store, config, span, reason)
 
 
 def _options(

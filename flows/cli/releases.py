@@ -37,6 +37,7 @@ from tasks.foundation.records import Record
 from tasks.monitoring.work_sums import work_sums
 from tasks.running.context import override_context
 from tasks.runs import served_targets
+from tasks.runs.audit import audited
 from tasks.runs.run import read_runs
 from tasks.runs.served_targets import Served
 from tasks.runs.snapshot import Snapshot
@@ -276,7 +277,8 @@ def rollback(
         serving = tasks.runs.releases.current(store)
     except StoreError:  # the rollback repairs this
         serving = None
-    release = tasks.runs.rollback.rollback(store, to)
+    with audited(store, "rollback", serving=serving.number if serving else None, to=to):
+        release = tasks.runs.rollback.rollback(store, to)
     _announce(store, release, serving)
     hold = tasks.runs.releases.hold_of(store)
     return RollbackOutput(before=serving, release=release, hold=hold, targets=follow(options, release))
@@ -308,9 +310,12 @@ def hold(
     if off and reason is not None:
         raise ConfigError("hold: give --reason or --off, not both")
     if off:
-        lifted, waiting = tasks.runs.holds.lift(store)
+        with audited(store, "lift"):
+            lifted, waiting = tasks.runs.holds.lift(store)
         return HoldOutput(held=False, hold=lifted, waiting=waiting)
-    return HoldOutput(held=True, hold=tasks.runs.holds.hold(store, reason or ""), waiting=())
+    with audited(store, "hold", reason=reason):
+        made = tasks.runs.holds.hold(store, reason or "")
+    return HoldOutput(held=True, hold=made, waiting=())
 
 
 def _announce(store: Store, release: Release, before: Release | None) -> None:

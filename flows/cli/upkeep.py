@@ -1,4 +1,4 @@
-"""`millrace hosts`, `reap` and `prune`: exclude hosts, end jobs, delete folders."""
+"""`millrace hosts`, `jobs`, `reap` and `prune`: exclude hosts, list and end jobs, delete folders."""
 
 import datetime as dt
 import os
@@ -9,6 +9,7 @@ import typer
 from pydantic import Field
 
 import infra.compute.batch.end_jobs
+import infra.compute.batch.listing
 import tasks.prune.prune
 import tasks.runs.host_records
 from configs.schema.operations import PruneConfig
@@ -17,12 +18,14 @@ from flows.cli.terminal.console import note
 from flows.cli.terminal.options import RunOptions
 from flows.presentation.model import Parts, table
 from flows.presentation.pruning import section
-from flows.presentation.wording import moment
+from flows.presentation.wording import NONE, dollars, duration, moment
 from infra import prefect_server
 from infra.compute.batch.end_jobs import ReapReport
+from infra.compute.batch.listing import JobsReport
 from infra.store.base import Store
 from tasks.contracts.pruning import PrunePlan
 from tasks.foundation.records import Record
+from tasks.runs.audit import audited
 from tasks.runs.host_records import HostRecord, Strike
 
 
@@ -74,6 +77,36 @@ def hosts(
     return HostsOutput(forgiven=forgive, hosts=tuple(line for record in live if (line := _line(record)) is not None))
 
 
+def jobs_page(report: JobsReport) -> Parts:
+    """Yield a row for each job, then a sentence about each that takes too long."""
+    if not report.jobs:
+        queues = " and ".join(report.queues)
+        yield f"no job on {queues}" if queues else "no job: with these settings no stage runs on AWS Batch"
+        return
+    rows = [
+        (
+            each.job,
+            f"{each.stage} {each.attempt}",
+            each.run_key,
+            each.status,
+            each.machines or NONE,
+            duration(each.seconds),
+            duration(each.planned_seconds),
+            dollars(each.dollars),
+        )
+        for each in report.jobs
+    ]
+    columns = ("job", "attempt", "run", "status", "machines", ">on machines", ">planned", ">cost")
+    yield table("", columns, rows)
+    yield from (each.sentence for each in report.jobs if each.beyond)
+
+
+@command(jobs_page, new=True)
+def jobs(options: RunOptions) -> JobsReport:
+    """List the workspace's jobs on AWS Batch with their time and dollars until now, beside the run's plan."""
+    return infra.compute.batch.listing.list_jobs(options.store, options.config())
+
+
 def reap_page(report: ReapReport) -> Parts:
     """Yield a row for each job."""
     if not report.jobs:
@@ -116,7 +149,10 @@ def prune(
 ) -> PrunePlan:
     """Delete models, vectors, catalogues and checkpoints that nothing needs any more. Records stay."""
     policy = options.config().prune if keep is None else PruneConfig.newest(keep)
-    return tasks.prune.prune.prune(options.store, policy, dry_run, note)
+    if dry_run:
+        return tasks.prune.prune.prune(options.store, policy, dry_run, note)
+    with audited(options.store, "prune", keep=keep):
+        return tasks.prune.prune.prune(options.store, policy, dry_run, note)
 
 
 def _line(record: HostRecord) -> HostLine | None:

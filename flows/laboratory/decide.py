@@ -14,6 +14,7 @@ from flows.presentation.run.planned import decision_section
 from tasks.foundation.errors import ConfigError
 from tasks.laboratory import weekly
 from tasks.planning.decisions import Action, Decision, overrule
+from tasks.runs.audit import audited
 
 ANSWERS = {"train": Action.train, "longer": Action.longer, "refresh": Action.refresh, "skip": Action.skip}
 
@@ -48,4 +49,5 @@ def decide(
     made = weekly.decide(options.store, options.config(), span)
     if over is None or reason is None:
         return made
-    return overrule(options.store, made, ANSWERS[over], reason)
+    with audited(options.store, "overrule", span=made.span.name, action=over, reason=reason):
+        return overrule(options.store, made, ANSWERS[over], reason)

@@ -10,7 +10,15 @@ from collections.abc import Iterable, Iterator
 from configs.schema.config import Config
 from flows.presentation.run.report import write_run_report
 from flows.presentation.wording import plural
-from flows.running.events import model_rejected, near_budget, release_made, release_rolled_back, send_once
+from flows.running.events import (
+    job_beyond_plan,
+    model_rejected,
+    near_budget,
+    release_made,
+    release_rolled_back,
+    send_once,
+)
+from infra.compute.batch.listing import LiveJob
 from infra.store.base import Store
 from tasks.contracts.runs import Release, RunPlan
 from tasks.monitoring.spending import Budget
@@ -46,6 +54,15 @@ def announce_budgets(store: Store, plan: RunPlan, budgets: Iterable[Budget]) -> 
         if each.near:
             with _only_logged(f"the budget of {each.of} {each.name}"):
                 send_once(store, near_budget(plan, each))
+
+
+def announce_long_jobs(store: Store, lineage: str, jobs: Iterable[LiveJob]) -> None:
+    """Log jobs beyond their plan, and send the event of each, once."""
+    for each in jobs:
+        if each.beyond:
+            logger().warning("%s", each.sentence)
+            with _only_logged(f"job {each.job}"):
+                send_once(store, job_beyond_plan(lineage, each))
 
 
 def announce_release(store: Store, plan: RunPlan, release: Release) -> None:

@@ -14,6 +14,7 @@ from prefect.events.schemas.events import RelatedResource, Resource
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL
 
+from infra.compute.batch.listing import LiveJob
 from infra.store.base import Conflict, Store
 from infra.store.records import find_record
 from tasks.contracts.kinds import is_refresh
@@ -130,6 +131,7 @@ REFRESHED = "millrace.release.refreshed"
 REJECTED = "millrace.release.rejected"
 ROLLED_BACK = "millrace.release.rolled-back"
 NEAR_BUDGET = "millrace.budget.near"
+BEYOND_PLAN = "millrace.job.beyond-plan"
 ASKS = "millrace.gate.asks"
 
 
@@ -203,6 +205,24 @@ def _resource_of(plan: RunPlan) -> dict[str, str]:
 
 def _named(release: Release) -> str:
     return f"{release.number} of {release.span.name} (model {release.model.version})"
+
+
+def job_beyond_plan(lineage: str, job: LiveJob) -> Event:
+    """Return the event of a job that takes much longer than planned."""
+    return Event(
+        what=f"beyond-plan-{job.job}",
+        event=BEYOND_PLAN,
+        severity="warning",
+        lineage=lineage,
+        resource={
+            "prefect.resource.id": f"millrace.job.{job.job}",
+            "prefect.resource.name": job.name,
+            "millrace.run": job.run_key,
+            "millrace.lineage": lineage,
+        },
+        sentence=job.sentence,
+        payload=job.model_dump(mode="json"),
+    )
 
 
 def near_budget(plan: RunPlan, budget: Budget) -> Event:

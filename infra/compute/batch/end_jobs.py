@@ -128,7 +128,7 @@ def reap(
         ConfigError: queues or credentials are wrong.
         HostError: AWS Batch does not answer.
     """
-    if not _on_batch(config):
+    if not on_batch(config):
         return ReapReport(queues=(), grace_minutes=grace_minutes, jobs=())
     api, now, grace = Api.connect(WaitPolicy()), seconds(), 60 * grace_minutes
     examined = []
@@ -147,25 +147,27 @@ def reap(
 
 def end_jobs_of(store: Store, config: Config, flow_run: str) -> list[Reaped]:
     """End all jobs of a cancelled flow run. Raises ConfigError, HostError as `reap`."""
-    if not _on_batch(config):
+    if not on_batch(config):
         return []
     api = Api.connect(WaitPolicy())
     jobs = live_jobs(api, queues_of(config.batch))
-    mine = [job for job in jobs if flow_run_of(job) == flow_run and _is_of(store, job)]
+    mine = [job for job in jobs if flow_run_of(job) == flow_run and is_of(store, job)]
     return [_end(api, store, job, "its flow run was cancelled") for job in mine]
 
 
-def _on_batch(config: Config) -> bool:
+def on_batch(config: Config) -> bool:
+    """Return True if a stage runs on AWS Batch."""
     return any(compute_of(config, stage) == "batch" for stage in Stage)
 
 
-def _is_of(store: Store, job: JobDetail) -> bool:
+def is_of(store: Store, job: JobDetail) -> bool:
+    """Return True if a job's tags name this workspace."""
     return job.tags.get(WORKSPACE_TAG) == tag_value(store.uri)
 
 
 def _judge(store: Store, job: JobDetail, now: float, grace: float, ask_prefect: bool) -> tuple[bool, str]:
     """Return True to end a job, and the reason for either answer. Times are in seconds since the epoch."""
-    if not _is_of(store, job):
+    if not is_of(store, job):
         return False, f"it belongs to another workspace, {job.tags.get(WORKSPACE_TAG, 'which is not named')}"
     prefix = attempt_prefix_of(job)
     attended = find_lease_end(store, prefix) if prefix else 0.0  # 0: no process ever waited

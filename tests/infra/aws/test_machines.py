@@ -35,6 +35,7 @@ STACKS = [
     *({"AcceleratorType": kind, **more} for kind in ACCELERATORS for more in ({}, RESERVED)),
     *({"InferType": kind, **more} for kind in INFER for more in ({}, SPOT)),
     *({"GpuType": kind} for kind in GPUS),
+    {"BudgetEmail": "ana@example.com", "BudgetDollars": "600"},
 ]
 
 
@@ -161,7 +162,8 @@ def machine_of(stack: dict[str, str]) -> tuple[str, dict[str, Any]]:
         return stack["GpuType"], {stage: container(stage, "millrace-gpu", **stack) for stage in COMPUTES}
     if "InferType" in stack:
         return stack["InferType"], {"infer": container("infer", "millrace-inferentia", **stack)}
-    return stack["AcceleratorType"], {stage: container(stage, **stack) for stage in COMPUTES}
+    kind = stack.get("AcceleratorType", PARAMETERS["AcceleratorType"]["Default"])
+    return kind, {stage: container(stage, **stack) for stage in COMPUTES}
 
 
 @pytest.mark.shows("machines")

@@ -144,6 +144,19 @@ def test_cfn_lint_finds_nothing() -> None:
     assert (done.stdout, done.returncode) == ("", 0), done.stdout + done.stderr
 
 
+def test_a_budget_writes_before_the_month_exceeds_it_and_only_where_an_address_is_given() -> None:
+    assert made("AWS::Budgets::Budget") == {}
+    (found,) = made("AWS::Budgets::Budget", BudgetEmail="ana@example.com", BudgetDollars="600").values()
+    assert found["Budget"]["BudgetLimit"] == {"Amount": "600", "Unit": "USD"}
+    assert found["Budget"]["TimeUnit"] == "MONTHLY"
+    told = {
+        (each["Notification"]["NotificationType"], each["Notification"]["Threshold"]): each["Subscribers"]
+        for each in found["NotificationsWithSubscribers"]
+    }
+    assert told.keys() == {("ACTUAL", 80), ("FORECASTED", 100)}
+    assert {address["Address"] for all_of in told.values() for address in all_of} == {"ana@example.com"}
+
+
 def test_queues_and_shares_are_the_configured_ones() -> None:
     batch = load_config().batch
     queues = {one["JobQueueName"]: one for one in made("AWS::Batch::JobQueue").values()}

@@ -1,4 +1,4 @@
-"""The versions in the image of TorchNeuron, compared with each other and with those that other files name."""
+"""The versions in the image of TorchNeuron, compared with each other and with other files."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from botocore.exceptions import ClientError, WaiterError
 
 from tests.support.cloud.cli import PAGED, Command, command, complaints, operation_of, request_of
 from tests.support.cloud.stacks import SERVICE_LINKED, Stack, StackFailed, call, client_of
+from tests.support.cloud.template import ACCOUNT
 from tests.support.cloud.template import template as read_template
 
 TOKEN = "token-of-the-registry"
@@ -51,7 +52,11 @@ LISTS = {
     "rules": ("events", "ListRules", "Rules[].Name"),
     "buckets": ("s3", "ListBuckets", "Buckets[].Name"),
     "clusters": ("eks", "ListClusters", "clusters"),
+    "budgets": ("budgets", "DescribeBudgets", "Budgets[].BudgetName"),
 }
+
+
+ASKED: dict[str, dict[str, Any]] = {"images": {"Owners": ["self"]}, "budgets": {"AccountId": ACCOUNT}}
 
 
 class Refused(Exception):
@@ -92,9 +97,7 @@ class Account:
     def contents(self) -> dict[str, set[str]]:
         """The names of everything in the account, by kind."""
         found: dict[str, set[str]] = {
-            kind: set(
-                jmespath.search(path, call(service, name, {"Owners": ["self"]} if kind == "images" else {})) or ()
-            )
+            kind: set(jmespath.search(path, call(service, name, ASKED.get(kind, {}))) or ())
             for kind, (service, name, path) in LISTS.items()
         }
         return found | {"policies": _policies(), "listed by hand": set(self.listed), "stacks": set(self.stacks)}

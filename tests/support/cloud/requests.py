@@ -23,6 +23,7 @@ CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "AWS::Batch::JobDefinition": ("batch", "RegisterJobDefinition", {}),
     "AWS::Batch::JobQueue": ("batch", "CreateJobQueue", {}),
     "AWS::Batch::SchedulingPolicy": ("batch", "CreateSchedulingPolicy", {}),
+    "AWS::Budgets::Budget": ("budgets", "CreateBudget", {"AccountId": "123456789012"}),
     "AWS::EC2::LaunchTemplate": ("ec2", "CreateLaunchTemplate", {"LaunchTemplateName": "made-up"}),
     "AWS::EC2::PlacementGroup": ("ec2", "CreatePlacementGroup", {"GroupName": "made-up"}),
 }

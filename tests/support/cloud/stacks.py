@@ -400,6 +400,12 @@ def _delete_secret(own_id: str, _: dict[str, Any]) -> None:
     call("secretsmanager", "DeleteSecret", {"SecretId": own_id, "ForceDeleteWithoutRecovery": True})
 
 
+def _budget(name: str, p: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    request = as_parameters(p, operation("budgets", "CreateBudget").input_shape)
+    call("budgets", "CreateBudget", {"AccountId": ACCOUNT, **request})
+    return p["Budget"]["BudgetName"], {}
+
+
 def _scaling_group(name: str, p: dict[str, Any]) -> tuple[str, dict[str, str]]:
     """moto starts its machines at once."""
     given = {key: int(p[key]) for key in ("MinSize", "MaxSize", "DesiredCapacity", "HealthCheckGracePeriod")}
@@ -429,4 +435,8 @@ BY_HAND: dict[str, tuple[Callable[[str, dict[str, Any]], tuple[str, dict[str, st
     "AWS::Events::Rule": (_rule, _delete_rule),
     "AWS::SecretsManager::Secret": (_secret, _delete_secret),
     "AWS::AutoScaling::AutoScalingGroup": (_scaling_group, _delete_scaling_group),
+    "AWS::Budgets::Budget": (
+        _budget,
+        lambda own_id, _: call("budgets", "DeleteBudget", {"AccountId": ACCOUNT, "BudgetName": own_id}),
+    ),
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 from tasks.worker.process.job import Rank
 
-DEADLINE_SECONDS = 300
+DEADLINE_SECONDS = 600
 _PRELOAD = [
     "tests.support.processes.kills",
     "tasks.worker.infer",

@@ -42,7 +42,7 @@ class NotOnNeuronError(RuntimeError):
 
 
 def put(folder: Path) -> None:
-    """Make the package importable in this process and those that it starts, as in an image that has it."""
+    """Make the package importable in this process and its children, as in an image that has it."""
     site = folder / "torch-neuron-site"
     about = site / f"torch_neuronx-{VERSION}.dist-info"
     about.mkdir(parents=True, exist_ok=True)
