@@ -86,6 +86,14 @@ def _s3(uri: str) -> Store:
 STORES: dict[str, Callable[[str], Store]] = {"file": _directory, "s3": _s3}
 
 
+def drop_copy(store: Store, key: str) -> None:
+    """Delete this process's local copy of a bucket's file, to free the disk; the file of a directory stays."""
+    if scheme_of(store.uri) == "s3":
+        from infra.store.s3_transfers import mirror_of
+
+        mirror_of(store.uri).drop(key)
+
+
 _LEVELS = 2  # folders this deep are searched for links; Millrace itself makes the deeper ones
 
 _fit: set[Path] = set()

@@ -184,6 +184,13 @@ class Mirror:
                 self._copies[place] = (found.etag, found.bytes, place.stat().st_mtime_ns)
         return path
 
+    def drop(self, key: str) -> None:
+        """Delete the copy of an object, if any."""
+        path = self._path(key)
+        with self._lock:
+            self._copies.pop(path, None)
+            path.unlink(missing_ok=True)
+
     def _path(self, key: str) -> Path:
         if ".." in key.split("/"):
             raise StoreError(f"object {key!r} cannot be copied here: its name leaves the workspace; remove it")

@@ -14,7 +14,7 @@ import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,8 @@ import pyarrow.parquet as pq
 
 from configs.schema.config import Config
 from infra.store.base import Store
-from infra.store.manifest import commit_by_content, open_folder
+from infra.store.factory import drop_copy
+from infra.store.manifest import commit_by_content, open_file, open_manifest
 from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import HoldoutRule, RowsRef
@@ -44,6 +45,7 @@ from tasks.data.rows import (
 )
 from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.process.cores import Cores
+from tasks.worker.rows.holdout import at_once
 
 PLACE = "place"  # uint32: number of the row in its span
 KEYS = "keys"  # list of uint64: two rows are compared if they have the same key at the same list position
@@ -142,6 +144,7 @@ def _lists(values: np.ndarray, counts: np.ndarray) -> pa.ListArray:
 
 SIGNATURES = "signatures.parquet"  # signatures of the rows in either split
 MOST_LEFT_OUT = 0.2  # share of a span's clean rows; a larger one points to a faulty source
+BYTES_AT_ONCE = 2**35  # of the signatures of earlier spans on the disk, of the 200 GB of the CPU queue's machines
 COMPARED = 20  # a row is compared with at most 20 rows of the other split per shared key
 
 
@@ -269,11 +272,8 @@ def _compare(
     database.sql(f"CREATE TABLE own_keys AS SELECT {_KEYS} FROM own")
     database.sql(f"CREATE TABLE found (place UINTEGER, {ROW_ID} VARCHAR, span VARCHAR, similarity DOUBLE)")
     # Within the span, only training rows are excluded.
-    _find(database, held_here, f"NOT o.{HELD} AND f.{HELD}", config)
-    with_signatures = {ref.sides: ref.span.name for ref in earlier if ref.sides is not None}
-    files = {open_folder(store, sides, SIDES_KIND)[0] / SIGNATURES: span for sides, span in with_signatures.items()}
-    if files:
-        _find(database, files, f"o.{HELD} <> f.{HELD}", config)
+    _find(database, [held_here], f"NOT o.{HELD} AND f.{HELD}", config)
+    _find(database, _some_at_once(store, earlier), f"o.{HELD} <> f.{HELD}", config)
     database.sql(f"""
         CREATE TABLE left_out AS
         SELECT own.{ROW_ID}, own.{HELD}, found.span AS like_span, found.{ROW_ID} AS like_row_id, similarity
@@ -287,41 +287,80 @@ def _compare(
 _KEYS = f"place, {HELD}, unnest(keys) AS key, generate_subscripts(keys, 1)::UTINYINT AS number"
 
 
-def _find(database: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sides: str, config: Config) -> None:
+def _find(
+    database: duckdb.DuckDBPyConnection, batches: Iterable[Mapping[Path, str]], sides: str, config: Config
+) -> None:
     """Add the span's near-duplicates of rows in other files of signatures (path -> span) to the table `found`.
 
     Few rows share a key with the other side, so the files are read twice: first the keys, then the runs of the rows to
     compare.
 
     Args:
+        batches: files that are read together; the same rows are found however the files are divided, in their order.
         sides: the condition for a row `o` of the span and a row `f` of the files to be compared.
     """
     near = config.evaluate.near_duplicates
-    theirs = f"read_parquet([{', '.join(literal(str(path)) for path in files)}], filename = true)"
-    database.register("spans", pa.table({"filename": [str(path) for path in files], "span": list(files.values())}))
-    database.sql(f"""
-        INSERT INTO found
-        WITH met AS (
-            SELECT * FROM (SELECT filename, {_KEYS} FROM {theirs}) f
-            SEMI JOIN own_keys o ON o.number = f.number AND o.key = f.key AND {sides}
-        ), few AS (
-            SELECT * FROM met
-            QUALIFY row_number() OVER (PARTITION BY number, key, {HELD} ORDER BY filename, place) <= {COMPARED}
-        ), pairs AS (
-            SELECT o.place, f.filename, f.place AS other, min(number) AS number
-            FROM own_keys o JOIN few f USING (number, key) WHERE {sides} GROUP BY ALL
-        ), compared AS (
-            SELECT pairs.place, filename, t.{ROW_ID}, number,
-                len(list_intersect(own.runs, t.runs)) AS shared, len(own.runs) + len(t.runs) AS together
-            FROM pairs JOIN own USING (place) JOIN {theirs} t USING (filename) WHERE t.place = pairs.other
-        ), judged AS (
-            SELECT place, filename, {ROW_ID},
-                CASE WHEN number <= {EXACT_KEYS} THEN 1.0 ELSE shared / (together - shared) END AS similarity
-            FROM compared
-        )
-        SELECT place, {ROW_ID}, span, similarity FROM judged JOIN spans USING (filename)
-        WHERE similarity >= {near.similarity if near else 1.0}
-    """)
+    # The rows taken so far, of at most COMPARED for each key.
+    database.sql(f"CREATE OR REPLACE TABLE taken (number UTINYINT, key UBIGINT, {HELD} BOOLEAN, rows BIGINT)")
+    for files in batches:
+        theirs = f"read_parquet([{', '.join(literal(str(path)) for path in files)}], filename = true)"
+        spans = pa.table({"filename": [str(path) for path in files], "span": list(files.values())})
+        database.register("spans", spans)
+        database.sql(f"""
+            CREATE OR REPLACE TABLE few AS
+            WITH met AS (
+                SELECT * FROM (SELECT filename, {_KEYS} FROM {theirs}) f
+                SEMI JOIN own_keys o ON o.number = f.number AND o.key = f.key AND {sides}
+            ), before AS (
+                SELECT number, key, {HELD}, sum(rows) AS rows FROM taken GROUP BY ALL
+            )
+            SELECT met.* FROM met LEFT JOIN before USING (number, key, {HELD})
+            QUALIFY row_number() OVER (PARTITION BY number, key, {HELD} ORDER BY filename, place)
+                + coalesce(before.rows, 0) <= {COMPARED}
+        """)
+        database.sql(f"INSERT INTO taken SELECT number, key, {HELD}, count(*) FROM few GROUP BY ALL")
+        database.sql(f"""
+            INSERT INTO found
+            WITH pairs AS (
+                SELECT o.place, f.filename, f.place AS other, min(number) AS number
+                FROM own_keys o JOIN few f USING (number, key) WHERE {sides} GROUP BY ALL
+            ), compared AS (
+                SELECT pairs.place, filename, t.{ROW_ID}, number,
+                    len(list_intersect(own.runs, t.runs)) AS shared, len(own.runs) + len(t.runs) AS together
+                FROM pairs JOIN own USING (place) JOIN {theirs} t USING (filename) WHERE t.place = pairs.other
+            ), judged AS (
+                SELECT place, filename, {ROW_ID},
+                    CASE WHEN number <= {EXACT_KEYS} THEN 1.0 ELSE shared / (together - shared) END AS similarity
+                FROM compared
+            )
+            SELECT place, {ROW_ID}, span, similarity FROM judged JOIN spans USING (filename)
+            WHERE similarity >= {near.similarity if near else 1.0}
+        """)
+
+
+def _some_at_once(store: Store, earlier: Sequence[RowsRef]) -> Iterator[dict[Path, str]]:
+    """Yield the files of signatures of earlier spans (path -> span), in the order of their keys, BYTES_AT_ONCE at most.
+
+    If there are more, a bucket's local copies are deleted after their turn, so that a long history fits on the disk.
+    """
+    spans = {ref.sides: ref.span.name for ref in earlier if ref.sides is not None}
+    prefixes = sorted(spans)
+    manifests = dict(
+        zip(prefixes, at_once(lambda sides: open_manifest(store, sides, SIDES_KIND), prefixes), strict=True)
+    )
+    batches, size = list[list[str]](), 0
+    for sides in prefixes:
+        own = sum(entry.bytes for entry in manifests[sides].files if entry.name == SIGNATURES)
+        if not batches or size + own > BYTES_AT_ONCE:
+            batches.append([])
+            size = 0
+        batches[-1].append(sides)
+        size += own
+    for batch in batches:
+        yield {open_file(store, sides, manifests[sides], SIGNATURES): spans[sides] for sides in batch}
+        if len(batches) > 1:
+            for sides in batch:
+                drop_copy(store, f"{sides}/{SIGNATURES}")
 
 
 def _parquet(path: Path) -> str:

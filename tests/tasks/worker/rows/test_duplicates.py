@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.store.factory import drop_copy, open_store
 from infra.store.manifest import CorruptFolder, read_manifest
+from infra.store.s3_transfers import mirror_of
 from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.references import HoldoutRule, RowsRef, SpanRef
 from tasks.data.holdout import LEFT_OUT, read_sides
 from tasks.data.rows import QUERY
 from tasks.judging.golden_set import store_golden_set
 from tasks.worker.process.cores import Cores
+from tasks.worker.rows import duplicates
 from tasks.worker.rows.duplicates import (
     BANDS,
     EXACT_KEYS,
@@ -29,6 +33,7 @@ from tasks.worker.rows.duplicates import (
     find_sides,
     signatures,
 )
+from tests.support.cloud.s3 import S3Server
 from tests.support.workspace.jobs import change_rows, make_workspace, tiny_config
 
 
@@ -276,6 +281,63 @@ def test_spans_of_one_window_and_of_several_runs_have_the_same_sides(tmp_path: P
         for name in (LEFT_OUT, SIGNATURES):
             files = [shop.store.path(f"{each.sides}/{name}").read_bytes() for each in (one, other)]
             assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("compared", [1, 20])
+def test_a_history_that_is_read_in_batches_leaves_out_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: int
+) -> None:
+    """Each row has more rows like it, in several spans, than it is compared with."""
+    monkeypatch.setattr(duplicates, "COMPARED", compared)
+    shop = Shop(tmp_path, *BY_ID)
+    few = changed(QUERY, lambda query: f"a lamp of {len(query) % 3} {LONG}")
+    shop.plain = change_rows(shop.store, shop.plain, "2025-12", few, tmp_path)
+    spans = [shop.plain]
+    for number in range(2, 5):
+        other = changed("row_id", lambda row_id, number=number: f"{number}-{row_id}")
+        end = changed(QUERY, lambda query, number=number: f"{query} end{number}")
+        spans.append(shop.like(f"2026-{number:02d}", other, OTHER_ITEMS, end))
+    found = []
+    for size in (2**35, 1):
+        monkeypatch.setattr(duplicates, "BYTES_AT_ONCE", size)
+        scratch = tmp_path / f"at-once-{size}"
+        scratch.mkdir()
+        refs, left = find_sides(shop.store, spans, [], shop.config, f"runs/{size}", scratch, Cores(()))
+        lists = [pq.read_table(shop.store.path(f"{ref.sides}/{LEFT_OUT}")).to_pylist() for ref in refs]
+        found.append((lists, left))
+    assert found[0] == found[1]
+    assert all(sum(each) > 20 for each in found[0][1][1:])
+    assert len({row["like_span"] for row in found[0][0][-1]}) > 1
+
+
+def test_of_a_bucket_the_signatures_on_the_disk_are_bounded(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(tmp_path)
+    refs = [shop.plain, *(shop.like(f"2026-{number:02d}", NEW_IDS) for number in range(2, 6))]
+    bucket = open_store(s3.new_workspace())
+    for key in shop.store.list(""):
+        bucket.upload(shop.store.path(key), key)
+    there: list[int] = []
+    real = bucket.local
+
+    def local(key: str, names: Collection[str] | None = None) -> Path:
+        path = real(key, names)
+        there.append(len([*mirror_of(bucket.uri).folder.rglob(SIGNATURES)]))
+        return path
+
+    monkeypatch.setattr(bucket, "local", local)
+    (tmp_path / "all").mkdir()
+    done, _ = find_sides(bucket, refs[:4], [], shop.config, "runs/1", tmp_path / "all", Cores(()))
+    assert max(there) == 3, "a short history is fetched once"
+    for size, most in ((2**35, 4), (1, 1)):
+        for ref in done:
+            drop_copy(bucket, f"{ref.sides}/{SIGNATURES}")
+        there.clear()
+        monkeypatch.setattr(duplicates, "BYTES_AT_ONCE", size)
+        (tmp_path / str(size)).mkdir()
+        find_sides(bucket, refs[4:], done, shop.config, f"runs/{size}", tmp_path / str(size), Cores(()))
+        assert max(there) == most
 
 
 def test_an_earlier_span_without_signatures_is_not_compared_with(tmp_path: Path) -> None:
