@@ -15,6 +15,8 @@ from tasks.data.files.spelling import DAY_FIRST, parse_day_first
 from tasks.data.files.values import NUMBER, SCIENTIFIC
 from tasks.foundation.errors import DataError
 
+# Tables write 9999 for "never". No span of the calendar's last year has a next one, so none may be made.
+_NEVER = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
 FIRST_YEAR = 1990  # earlier times are mostly 0 or -1 for "unknown"
 AHEAD = dt.timedelta(days=1)  # allowed future, because clocks and time zones differ
 
@@ -52,6 +54,8 @@ class TimeRange(NamedTuple):
 
     def problem(self, moment: dt.datetime) -> str:
         """Return the problem with a time and the remedies; empty if the time is in the range."""
+        if self.end is not None and moment >= _NEVER:
+            return f"{_day(moment)} stands for never; correct it, or set such rows aside with --set-aside FILE"
         if self.end is not None and moment >= self.end:
             return (
                 f"{_day(moment)} is later than {_day(self.end - _MICROSECOND)}; correct it, set such rows aside with "
@@ -75,10 +79,8 @@ def believed(at: dt.datetime, not_before: dt.date | None, not_after: dt.date | N
         not_before, not_after: the first and the last day in UTC, given by a person; else FIRST_YEAR, and AHEAD of `at`.
     """
     first = not_before or dt.date(FIRST_YEAR, 1, 1)
-    if not_after == dt.date.max:
-        end = None
-    else:
-        end = at + AHEAD if not_after is None else _midnight(not_after) + dt.timedelta(days=1)
+    last = None if not_after is None else min(not_after, dt.date(9998, 12, 31))
+    end = at + AHEAD if last is None else _midnight(last) + dt.timedelta(days=1)
     return TimeRange(_midnight(first), end)
 
 

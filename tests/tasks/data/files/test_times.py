@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.contracts.spans import SpanKind
+from tasks.contracts.spans import SpanKind, last_day
 from tasks.data.new_versions import Known
 from tasks.data.source_spans import SetAside
 from tasks.data.span_versions import list_spans
@@ -41,6 +41,18 @@ def test_a_time_that_no_row_has_is_refused_with_row_value_and_ways_out(
 def test_the_last_day_of_the_calendar_may_be_given(store: DirectoryStore, tmp_path: Path) -> None:
     source = write_input(tmp_path / "input", GOOD)
     assert run(store, source, not_after=dt.date.max).rows == len(GOOD)
+
+
+@pytest.mark.parametrize("span", list(SpanKind))
+def test_the_last_year_of_the_calendar_stands_for_never(tmp_path: Path, span: SpanKind) -> None:
+    source = write_input(tmp_path / "input", [*GOOD, review(98, "9998-12-31"), review(99, "9999-12-31")])
+    said = "row 62, column 'at': 9999-12-31 stands for never; .*--set-aside FILE"
+    with pytest.raises(DataError, match=said):
+        run(DirectoryStore(tmp_path / "refused"), source, span=span, not_after=dt.date.max)
+    store = DirectoryStore(tmp_path / "workspace")
+    summary = run(store, source, span=span, not_after=dt.date.max, set_aside=tmp_path / "aside")
+    assert (summary.rows, summary.set_aside) == (61, 1)
+    assert all(last_day(ref.name) for ref in list_spans(store)), "each span has a next one"
 
 
 def test_rows_that_cannot_be_used_are_set_aside_with_the_reason(store: DirectoryStore, tmp_path: Path) -> None:
