@@ -10,11 +10,15 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from flows.cli.app import app
-from flows.cli.terminal.ending import explain, finish_streams, leave_soon, let_streams_last
-from tasks.foundation.errors import ConfigError
-from tasks.foundation.process import collect_rarely
-from tasks.running.json_logs import standard_error
+try:  # it takes a second, in which Ctrl-C comes too
+    from flows.cli.app import app
+    from flows.cli.terminal.ending import explain, finish_streams, leave_soon, let_streams_last
+    from tasks.foundation.errors import ConfigError
+    from tasks.foundation.process import collect_rarely
+    from tasks.running.json_logs import standard_error
+except KeyboardInterrupt:
+    print("CANCELLED: stopped by Ctrl-C; nothing was begun", file=sys.stderr)
+    raise SystemExit(76) from None  # the code of its class, which may not be imported yet
 
 
 def main() -> None:
