@@ -268,7 +268,8 @@ class _Element(NamedTuple):
     name: str
     of_google: bool
     link: str  # the attribute `href`, which holds the value of Atom's `link`
-    text: list[str]
+    text: list[str]  # its own
+    whole: list[str]  # with that of the elements in it
     values: dict[str, Any]
     theirs: set[str]  # names in `values` that are of Google's namespace
 
@@ -280,8 +281,12 @@ class _Records:
         self._cursor = cursor
         self._open: list[_Element] = []  # from the record inwards; empty outside of a record
         self._chars = 0
+        self.encoding = ""  # that the first line names
         self.found: list[dict[str, Any]] = []
         self.seen: dict[str, None] = {}  # names of elements outside of records
+
+    def declaration(self, _: str, encoding: str | None, __: int) -> None:
+        self.encoding = encoding or ""
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         space, _, name = tag.rpartition(" ")
@@ -292,11 +297,12 @@ class _Records:
         if len(self._open) == _MOST_NESTED:
             raise self._cursor.error(f"more than {_MOST_NESTED} elements in each other; it is no feed of items")
         of_google = space.startswith(_GOOGLE)
-        self._open.append(_Element(name, of_google, attributes.get("href", ""), [], {}, set()))
+        self._open.append(_Element(name, of_google, attributes.get("href", ""), [], [], {}, set()))
 
     def data(self, text: str) -> None:
         if self._open:
             self._open[-1].text.append(text)
+            self._open[-1].whole.append(text)
             self._chars += len(text)
             if self._chars > MAX_ROW_BYTES:
                 raise self._cursor.error(f"an item of more than {MAX_ROW_BYTES // 2**20} MiB; check --format")
@@ -309,8 +315,10 @@ class _Records:
             self.found.append(element.values)
             self._chars = 0
             return
-        value = element.values or "".join(element.text).strip() or element.link or None
-        _put(self._open[-1], element, value)
+        whole = "".join(element.whole)
+        parts = None if "".join(element.text).strip() else element.values  # `A <b>blue</b> lamp` is a text
+        _put(self._open[-1], element, parts or whole.strip() or element.link or None)
+        self._open[-1].whole.append(whole or " ")  # a line break parts words
 
     def doctype(self, *_: object) -> None:
         raise self._cursor.error(
@@ -328,6 +336,7 @@ def read_xml(stream: io.BufferedReader, cursor: Cursor) -> Iterator[dict[str, An
     records = _Records(cursor)
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
+    parser.XmlDeclHandler = records.declaration
     parser.StartElementHandler = records.start
     parser.EndElementHandler = records.end
     parser.CharacterDataHandler = records.data
@@ -341,6 +350,11 @@ def read_xml(stream: io.BufferedReader, cursor: Cursor) -> Iterator[dict[str, An
             parser.Parse(content, not more)
         except expat.ExpatError as error:
             broken = error
+        except (LookupError, ValueError) as error:
+            utf8 = f"iconv -f {records.encoding} -t UTF-8 {cursor.path.name} | sed '1s/ encoding=[^ ?]*//'"
+            raise cursor.error(
+                f"its encoding {records.encoding!r} is not read ({error}); convert it: {utf8} > utf8-{cursor.path.name}"
+            ) from error
         for values in records.found:  # also in the part before an error
             cursor.row += 1
             yield values
