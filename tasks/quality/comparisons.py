@@ -200,7 +200,7 @@ def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
     return math.nan if gate.width is not None else measured.metrics.get(role, {}).get(gate.metric, math.nan)
 
 
-# Metrics that are undefined for any model if all rows of a part have one label; and the word for that.
+# Metrics that are undefined for any model on some rows, and a name of these rows.
 _OF_DIFFERENT_LABELS = {"auc": "one class", "pearson": "one label"}
 
 

@@ -21,10 +21,11 @@ def test_the_index_of_two_classes():
     assert drift.by_chance == pytest.approx(1 / 100 + 1 / 100)
 
 
-def test_an_empty_bin_counts_as_one_in_ten_thousand():
-    earlier = np.array([0.0] * 50 + [1.0] * 50)
-    drift = population_stability(earlier, np.zeros(100))
-    assert drift.psi == pytest.approx(0.5 * math.log(2) + (1e-4 - 0.5) * math.log(1e-4 / 0.5))
+@pytest.mark.parametrize(("rows", "least"), [(100, 0.005), (20_000, 1e-4)])
+def test_an_empty_bin_counts_as_half_a_row_or_as_one_in_ten_thousand(rows: int, least: float):
+    earlier = np.array([0.0, 1.0] * (rows // 2))
+    drift = population_stability(earlier, np.zeros(rows))
+    assert drift.psi == pytest.approx(0.5 * math.log(2) + (least - 0.5) * math.log(least / 0.5))
 
 
 def test_deciles_of_the_earlier_rows_are_the_bins():
@@ -32,7 +33,7 @@ def test_deciles_of_the_earlier_rows_are_the_bins():
     drift = population_stability(earlier, now)
     # five deciles go from 0.1 to 0.2, five from 0.1 to nothing
     assert len(drift.bins) == 10
-    assert drift.psi == pytest.approx(5 * 0.1 * math.log(2) + 5 * (1e-4 - 0.1) * math.log(1e-3))
+    assert drift.psi == pytest.approx(5 * 0.1 * math.log(2) + 5 * (1e-3 - 0.1) * math.log(1e-2))
 
 
 @pytest.mark.parametrize(("centre", "spread"), [(1.5, 1.0), (0.0, 4.0)])
@@ -72,3 +73,22 @@ def test_names_have_bins_for_the_commonest_the_others_the_new_and_none():
     assert bins[OTHERS] == (round((10 + 9 + 8 + 7 + 6) / 450, 6), 0.2)
     assert (bins[NEVER_SEEN], bins[MISSING]) == ((0.0, 0.15), (0.0, 0.05))
     assert category_stability(earlier, earlier).psi == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(("rows", "brands"), [(50, 15), (500, 200), (500, 2000)])
+def test_samples_of_the_same_brands_are_no_drift_though_each_has_some_of_its_own(rows: int, brands: int):
+    """Of 200 brands by Zipf's law, 500 rows lack a few that the next 500 have."""
+    generator, share = np.random.default_rng(5), 1 / np.arange(1, brands + 1)
+    samples = [
+        pd.Series(generator.choice(brands, rows, p=share / share.sum()).astype(str), dtype=object) for _ in range(80)
+    ]
+    drifts = [category_stability(*two) for two in zip(samples[::2], samples[1::2], strict=True)]
+    assert np.mean([drift.psi > 0.25 + drift.by_chance for drift in drifts]) <= 0.1
+
+
+def test_a_new_brand_of_many_rows_is_drift_among_brands_that_are_new_as_usual():
+    generator, share = np.random.default_rng(6), 1 / np.arange(1, 201)
+    earlier, now = (generator.choice(200, 500, p=share / share.sum()).astype(str).astype(object) for _ in range(2))
+    placeholder = np.where(np.arange(500) % 3 == 0, "unknown", now)
+    drift = category_stability(pd.Series(earlier), pd.Series(placeholder))
+    assert drift.psi > 0.25 + drift.by_chance
