@@ -268,9 +268,9 @@ CURRENT = Kind(
 )
 HOLD = Kind("lifted hold", "releases/holds/{at}.json", "Hold", "`millrace hold --off`", EXISTS, Kept.always)
 AUDIT = Kind(
-    "audit record", "audit/{at}-{verb}.json", "Audit",
+    "audit record", "audit/{at}/{verb}.json", "Audit",
     "rollback, hold, skip, override, overrule, prune: before they change anything, and at their end", ENDED,
-    Kept.always, last_writer="of the one command; its end replaces its begin",
+    Kept.always,
 )
 SERVED = Kind(
     "served by a target", "releases/targets/{target}.json", "Served", "publish: its task", EXISTS, Kept.always,

@@ -23,7 +23,7 @@ Verb = Literal["rollback", "hold", "lift", "skip", "override", "overrule", "prun
 
 
 class Audit(Record):
-    """`audit/<time>-<verb>.json`: a change by hand."""
+    """`audit/<time>/<verb>.json`: a change by hand."""
 
     at: Moment
     verb: Verb
@@ -40,7 +40,7 @@ def audited(store: Store, verb: Verb, **about: object) -> Iterator[None]:
     """Record who makes the change inside the block, and its end.
 
     Args:
-        about: the command's words; those that are None are left out.
+        about: the command's words; None is left out.
 
     Raises:
         StoreError: the record can't be written; nothing was changed.

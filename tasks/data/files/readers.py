@@ -281,7 +281,7 @@ class _Records:
         self._cursor = cursor
         self._open: list[_Element] = []  # from the record inwards; empty outside of a record
         self._chars = 0
-        self.encoding = ""  # that the first line names
+        self.encoding = ""  # named by the first line
         self.found: list[dict[str, Any]] = []
         self.seen: dict[str, None] = {}  # names of elements outside of records
 

@@ -144,7 +144,7 @@ def _lists(values: np.ndarray, counts: np.ndarray) -> pa.ListArray:
 
 SIGNATURES = "signatures.parquet"  # signatures of the rows in either split
 MOST_LEFT_OUT = 0.2  # share of a span's clean rows; a larger one points to a faulty source
-BYTES_AT_ONCE = 2**35  # of the signatures of earlier spans on the disk, of the 200 GB of the CPU queue's machines
+BYTES_AT_ONCE = 2**35  # on the disk, for signatures of earlier spans; the CPU queue's machines have 200 GB
 COMPARED = 20  # a row is compared with at most 20 rows of the other split per shared key
 
 
