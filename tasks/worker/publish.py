@@ -83,23 +83,23 @@ def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOut
         if table == before and _damaged(target, table, release):
             table = next(name for name in names if name != before)
         prove = functools.partial(_proved, job, inputs, settings, target, release)
-        earlier = _served_vectors(job.store, settings, before, release) if before not in (None, *names) else None
-        followed = _follow(target, before, table, earlier, release, prove) if before and earlier else None
+        followed = None
+        if before is not None and before not in names and table not in target.tables():
+            followed = _follow(job.store, settings, target, before, table, release, prove)
         if followed is None:
             loaded = _load(target, table, release) if table != before else 0
             proof = prove(table, table == before)
         else:
             loaded, proof = followed
-            if _overtaken(job.store, inputs):
-                return _left_alone(release.count, before)
         there = set(target.tables())  # before the swap: a later one is another publication's
         keep = there - set(names) | {table}
-        if (table != before and followed is None) or target.owner() != owner:
+        if table != before or target.owner() != owner:
             if _overtaken(job.store, inputs):
                 return _left_alone(release.count, before)
             if not inputs.take_over:
                 _expect_own(target, target.serving(), owner)
-            target.serve(table, owner)
+            if followed is None or target.owner() != owner:
+                target.serve(table, owner)
         if table != before:
             keep = _kept(keep, {table, before}, job.store, inputs.release)
         dropped = _drop(target, there - keep, table, owner)
@@ -174,7 +174,7 @@ def _damaged(target: Target, table: str, release: ReleaseVectors) -> bool:
 
 
 def _follow(
-    target: Target, before: str, table: str, earlier: ReleaseVectors, release: ReleaseVectors,
+    store: Store, settings: AnyTarget, target: Target, before: str, table: str, release: ReleaseVectors,
     prove: Callable[[str, bool], Proof],
 ) -> tuple[int, Proof] | None:  # fmt: skip
     """Make the served table the release's, by the rows that differ; return the number of written rows, and the proof.
@@ -182,7 +182,9 @@ def _follow(
     Consumers see all of it at once, after all checks. None: the release is to be loaded beside the served table, since
     that differs too much or is damaged, or the service has no such change.
     """
-    if not isinstance(target, Changeable) or table in target.tables():
+    if not isinstance(target, Changeable):
+        return None
+    if (earlier := _served_vectors(store, settings, before, release)) is None:
         return None
     try:
         with target.changing(before, table) as changed:
@@ -202,12 +204,10 @@ def _follow(
         return None
 
 
-def _served_vectors(
-    store: Store, settings: AnyTarget, served: str | None, release: ReleaseVectors
-) -> ReleaseVectors | None:
+def _served_vectors(store: Store, settings: AnyTarget, served: str, release: ReleaseVectors) -> ReleaseVectors | None:
     """Return the vectors of the release that is served; None if they are gone, or not comparable with `release`."""
     try:
-        of = releases.read(store, release_of(served or ""))
+        of = releases.read(store, release_of(served))
         by = of.model.of_items.version
         found = ReleaseVectors(store, of.vectors_prefix, by, of.vectors_sha256, settings.width)
     except (ConfigError, StoreError, MissingFolder, CorruptFolder):  # pruned, or of the target's owner before
