@@ -107,7 +107,7 @@ CASES = (
     Case(PEOPLE, "the job definition is missing", acts.no_definition,
          "CONFIG", ("no active AWS Batch job definition 'nowhere-train'", "batch.definition"), "train CONFIG", jobs=0),
     Case(PEOPLE, "the training's image can't be pulled", acts.no_image,
-         "CONFIG", ("millrace/neuronrepository:0.1.0 could not be pulled",), "train CONFIG", jobs=1),
+         "CONFIG", ("millrace/neuronrepository:none could not be pulled",), "train CONFIG", jobs=1),
     Case(PEOPLE, "the bucket is denied", acts.bucket_denied,
          "CONFIG", ("access to bucket", "was denied", "s3:GetObject"), "none", jobs=0),
 )  # fmt: skip
