@@ -1,4 +1,4 @@
-"""The gaps of a new stage, metric, accelerator, store, loss, label head, target, export or command, as sentences.
+"""The gaps of a new stage, metric, accelerator, store, loss, label head, target, export, kind or command, as sentences.
 
 `python -m tests.planes.recipes` prints the sentences and exits with 1 if there are any.
 """
@@ -19,7 +19,7 @@ from configs.load import BASE
 from configs.schema.compute import ACCELERATORS
 from configs.schema.gates import METRICS, Family
 from configs.schema.model import LabelHead
-from configs.schema.stages import KINDS
+from configs.schema.stages import KINDS, ExportKind
 from configs.schema.training import HeadsConfig
 from flows.cli.app import MODULES, module_name
 from infra.store.base import Store
@@ -50,6 +50,8 @@ def missing() -> Iterator[str]:
         yield from _of_target(kind)
     for export in EXPORTS:
         yield from _of_export(export.name)
+    for kind in get_args(ExportKind):
+        yield from _of_kind(kind)
     for modules in MODULES.values():
         for name, module in modules.items():
             yield from _of_command(name, f"{module_name(module).replace('.', '/')}.py")
@@ -155,6 +157,17 @@ def _of_export(name: str) -> Iterator[str]:
     yield from _untested(name, f'"{name}"', "tests/tasks/data/files/test_exports.py")
     if f"| {name} " not in _text("docs/data.md"):
         yield f"{name}: add its row to the table of known exports in docs/data.md"
+
+
+def _of_kind(kind: str) -> Iterator[str]:
+    from tasks.worker.online.kinds import KINDS as FORMS
+
+    about = f"export kind {kind}"
+    yield from _without_file(about, f"tasks/worker/online/{kind.replace('-', '_')}.py", "how it is made and opened")
+    if kind not in FORMS:
+        yield f"{about}: add its entry to KINDS in tasks/worker/online/kinds.py"
+    if f"| `{kind}` |" not in _text("docs/online.md"):
+        yield f"{about}: add its row to the table of exports in docs/online.md"
 
 
 def _of_target(kind: str) -> Iterator[str]:

@@ -38,7 +38,7 @@ ORDER = """
     tasks.worker                  the seven stages, worker side
     tasks.worker.launch           workers started on one node or several
     tasks.worker.export           weights from elsewhere, a model for elsewhere, search services that get each release
-    tasks.worker.online           the query side: exports opened without torch, and the server that embeds and searches
+    tasks.worker.online           the query side: exports of each kind, and the server that embeds and searches
     tasks.worker.search           a release, searched: its model, its nearest vectors, the hard negatives mined from it
     tasks.worker.evaluation       models, rows and items of an evaluation; heads solved at the end of a run
     tasks.worker.rows             the rows of a span: profiled, compared, judged; its holdout and its duplicates

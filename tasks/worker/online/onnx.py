@@ -29,7 +29,7 @@ def opened(folder: Path, threads: int) -> Compute:
     options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors: a warning about the machine is no line for each process
     try:
-        session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        session: Any = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no class of their own
         raise CorruptFolder(f"{graph} can't be opened by onnxruntime: {error}") from error
     inputs: list[str] = [each.name for each in session.get_inputs()]

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import importlib
+import importlib.util
 import os
 import shutil
 import sys
@@ -30,7 +31,7 @@ from tasks.worker import release
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.export import export_proof, texts_graph
 from tasks.worker.model import tokens
-from tasks.worker.online import encode_exported, kinds, neuron, onnx
+from tasks.worker.online import encode_exported, kinds, neuron, onnx, opened
 from tasks.worker.online.export_folder import ABOUT, FOLDER
 from tasks.worker.online.exported import Exported
 from tasks.worker.online.kinds import KINDS
@@ -312,6 +313,17 @@ def test_a_torchscript_file_that_does_more_than_compute_is_not_opened(
             archive.writestr(name, value)
     with pytest.raises(CorruptFolder, match=named):
         Exported(folder)
+
+
+def test_the_server_takes_the_first_export_whose_runtime_is_installed(
+    plain: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert opened._encoder(plain.folder).kind == "onnx"
+    lacking: set[str] = set()
+    monkeypatch.setattr(kinds, "find_spec", lambda name: None if name in lacking else importlib.util.find_spec(name))
+    for package, taken in (("onnxruntime", "openvino"), ("openvino", "torchscript")):
+        lacking.add(package)
+        assert opened._encoder(plain.folder).kind == taken
 
 
 @pytest.mark.shows("exports for Inferentia2")
