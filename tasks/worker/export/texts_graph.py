@@ -5,6 +5,7 @@ Transformer, pooling, dense layers, the interaction with features, normalisation
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -101,7 +102,7 @@ def write_exports(
                 file_of(kind).make(source, own)
             except ExportRefused as error:
                 refused[kind] = str(error)
-                own.rmdir()
+                shutil.rmtree(own)
                 continue
             about = ExportAbout(
                 kind=kind,

@@ -43,7 +43,11 @@ class KindFile(Protocol):
     """The functions in the file of a kind."""
 
     def make(self, source: Source, folder: Path) -> None:
-        """Write the graph into an empty folder; the same model gives the same bytes. Raises ExportRefused."""
+        """Write the graph into an empty folder; the same model gives the same bytes.
+
+        Raises:
+            ExportRefused: it can't be made; what is in the folder by then is deleted.
+        """
         ...
 
     def opened(self, folder: Path, threads: int) -> Compute:

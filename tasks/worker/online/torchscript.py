@@ -48,7 +48,6 @@ def make(source: Source, folder: Path) -> None:
     vars(torch)["_C"]._create_function_from_graph("forward", graph).save(str(staged))
     without_notes(staged, folder / GRAPH)
     if (problem := next(problems(folder / GRAPH), None)) is not None:
-        (folder / GRAPH).unlink()
         raise ExportRefused(f"its graph {problem}")
 
 

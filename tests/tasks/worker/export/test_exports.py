@@ -345,6 +345,22 @@ def test_a_graph_of_a_neuron_core_takes_its_own_length_alone(plain: Trained) -> 
         hidden.rename(folder_of_longest)
 
 
+def test_a_length_that_cannot_be_compiled_leaves_nothing(
+    plain: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trace(func: Any, given: tuple[torch.Tensor, ...], **settings: Any) -> Any:
+        if given[0].shape[1] > 8:
+            raise RuntimeError("NCC_EXTP004: the graph has too many instructions")
+        return inference.trace(func, given, **settings)
+
+    monkeypatch.setattr(importlib.import_module("torch_neuronx"), "trace", trace)
+    monkeypatch.setattr(neuron, "lengths_of", lambda longest: [8, longest])
+    parts = load_released(plain.store, plain.model)
+    refused = texts_graph.write_exports(parts, "v", plain.config.infer.max_tokens, (), ("neuron",), tmp_path)
+    assert "NCC_EXTP004" in refused["neuron"]
+    assert not list((tmp_path / FOLDER).iterdir())
+
+
 def test_lengths_of_graphs_double_up_to_the_longest_text() -> None:
     assert neuron.lengths_of(24) == [24]
     assert neuron.lengths_of(32) == [32]
