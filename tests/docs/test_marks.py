@@ -1,8 +1,9 @@
-"""Marks of docs/aws.md and docs/accelerators.md: each section about AWS, Neuron or GPUs says what was proven of it.
+"""Marks of the pages: each section about AWS, Neuron or GPUs says what was proven of it.
 
 A section is the text from one heading to the next. Each section of aws.md needs marks; elsewhere, each section that
 names one of SUBJECTS outside of links. Marks stand in the first paragraph, as `*Ran*: ...`, `*Emulated*: ...` or
-`*Unproven*: ...`, and count for the section; or in each row of a table whose last column is `here`.
+`*Unproven*: ...`, and count for the section; or in each row of a table whose last column is `here`. The pages BY_PAGE
+name AWS in passing: marks at their beginning count for the whole page.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "docs/aws.md", ROOT / "docs/accelerators.md")
+BY_PAGE = tuple(ROOT / f"docs/{name}.md" for name in ("benchmarks", "cost", "operations", "runbook", "security"))
 SUBJECTS = re.compile(
     r"\b(AWS|Batch|S3|EC2|ECR|CloudFormation|EFA|NeuronCores?|Neuron|TorchNeuron|neuron-\w+|neuronx-cc|torch-neuronx"
     r"|Trainium|Trn\d|trn\d\w*\.\w+|Inferentia\d?|NVIDIA|GPUs?|NCCL|CUDA)\b"
@@ -59,6 +61,33 @@ def test_each_section_says_what_was_proven_of_it(page: Path) -> None:
     assert unmarked(page.read_text(encoding="utf-8"), whole=page.name == "aws.md") == [], (
         "begin the section with its marks: docs/accelerators.md#proofs"
     )
+
+
+@pytest.mark.parametrize("page", BY_PAGE, ids=lambda page: page.name)
+def test_the_beginning_says_what_was_proven_of_the_page(page: Path) -> None:
+    assert unmarked_page(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *BY_PAGE], ids=lambda page: page.name)
+def test_a_page_without_its_marks_is_found(page: Path) -> None:
+    """The check itself: of each mark that is taken away, and of a planted section."""
+    text = page.read_text(encoding="utf-8")
+    whole = page.name == "aws.md"
+    if page in BY_PAGE:
+        assert unmarked_page(MARK.sub("", text))
+        return
+    begun = [(heading, body.partition("\n\n")[0]) for heading, body in sections(text)]
+    marked = [(heading, beginning) for heading, beginning in begun if MARK.search(beginning)]
+    assert len(marked) > 3
+    for heading, beginning in marked:
+        assert heading in unmarked(text.replace(beginning, MARK.sub("", beginning), 1), whole)
+    assert unmarked(f"{text}\n## Speed\n\nOn AWS a run takes four hours.\n", whole) == ["Speed"]
+
+
+def unmarked_page(text: str) -> list[str]:
+    """Headings of the sections that lack a mark, unless the page's beginning has one for them all."""
+    _, beginning = next(sections(text))
+    return [] if MARK.search(beginning) else unmarked(text)
 
 
 @pytest.mark.parametrize(
