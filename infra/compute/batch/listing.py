@@ -44,11 +44,11 @@ class LiveJob(Record):
     @property
     def sentence(self) -> str:
         """A sentence about a job beyond its plan, with the way out."""
-        had, planned = (f"{(value or 0.0) / 60:,.0f} minutes" for value in (self.seconds, self.planned_seconds))
+        had, planned = (f"{(value or 0.0) / 60:,.0f}" for value in (self.seconds, self.planned_seconds))
         spent = f", for ${self.dollars:,.2f} until now" if self.dollars is not None else ""
         return (
-            f"{self.stage} of run {self.run_key}, attempt {self.attempt}, has run for {had} of {planned} planned"
-            f"{spent}: job {self.job}. See its log; to end it, cancel its flow run, or: "
+            f"{self.stage} of run {self.run_key}, attempt {self.attempt}, has run for {had} of {planned} minutes "
+            f"planned{spent}: job {self.job}. See its log; to end it, cancel its flow run, or: "
             f"aws batch terminate-job --job-id {self.job} --reason beyond-plan"
         )
 
