@@ -3,7 +3,7 @@
 Training steps find a head slowly, as a batch has few rows of a rare class; on fixed vectors one solution exists.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,16 +13,24 @@ from torch import nn
 
 from configs.schema.config import Config
 from tasks.contracts.jobs import TrainInputs
-from tasks.contracts.references import GroupRange, HeadSolved, HoldoutRule, LabelHeadSolved
+from tasks.contracts.references import (
+    QUERY_AND_ITEM,
+    GroupRange,
+    HeadSolved,
+    HoldoutRule,
+    LabelHeadSolved,
+    RowsRef,
+)
 from tasks.data.holdout import calibration_rows, in_range, read_sides
 from tasks.data.label_columns import label_classes, label_values, row_weights
 from tasks.data.query_places import hash_queries
-from tasks.data.rows import ITEM, QUERY
+from tasks.data.rows import ITEM, QUERY, group_hashes
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.label_heads import LABEL_TASKS, head_inputs
 from tasks.worker.model.label_task import FOLDS, LabelledRows
 from tasks.worker.process.job import Job
+from tasks.worker.rows.holdout import HeldSpan, at_once
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.training_rows import used_columns
@@ -62,7 +70,23 @@ def newest_rows(
         if not count:
             break
     training = pa.concat_tables(reversed(tables), promote_options="permissive")
-    return HeadRows(training, calibration_rows(job.shared, refs, rule, spared, columns, known))
+    development = calibration_rows(job.shared, refs, rule, spared, columns, known)
+    return HeadRows(training, None if development is None else _untrained(job, development, refs, rule, spared))
+
+
+def _untrained(
+    job: Job, rows: pa.Table, refs: Sequence[RowsRef], rule: HoldoutRule, spared: Mapping[str, GroupRange]
+) -> pa.Table | None:
+    """Return the rows whose texts no span that spared none has among its training rows; None if there are none.
+
+    A lineage spares no rows before one of its heads has `refit_rows`, and search logs repeat their commonest pairs.
+    """
+    others = [ref for ref in refs if ref.span.name not in spared]
+    texts = group_hashes(rows, QUERY_AND_ITEM)
+    fresh = np.ones(rows.num_rows, dtype=bool)
+    for trained in at_once(lambda ref: HeldSpan(job.shared, ref, rule.measured).trained(texts), others):
+        fresh &= ~trained
+    return rows.filter(pa.array(fresh)) if fresh.any() else None
 
 
 def inputs_of(

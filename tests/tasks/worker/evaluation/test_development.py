@@ -1,4 +1,5 @@
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +12,16 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import GroupRange, HoldoutRule, RowsRef, SpanRef
 from tasks.data.holdout import exclude_development_rows, trainable
 from tasks.worker.evaluation.refit import newest_rows
-from tasks.worker.training.training_rows import read_replayed_rows, read_training_rows, run_spares
-from tests.support.workspace.jobs import FEATURES, make_job, make_workspace, tiny_config, write_rows
+from tasks.worker.training.training_rows import TrainingRows, read_replayed_rows, read_training_rows, run_spares
+from tests.support.workspace.jobs import (
+    FEATURES,
+    change_rows,
+    make_job,
+    make_workspace,
+    tiny_config,
+    with_held,
+    write_rows,
+)
 
 RULE = HoldoutRule(group="query_and_item", share=0.2, measured=0.2)
 BEST = "train.keep_best={metric: mrr@10, rows: 100, patience: null}"
@@ -64,6 +73,7 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Later:
     store, rows = make_workspace(folder, rows=8000)
     newer = write_rows(store, "2026-02", 1500, folder)
     config = tiny_config(*FEATURES, HEAD, "train.replay=0.5")
+    rows, newer = with_held(store, config, rows, newer)
     first = TrainInputs(rows=(rows,), history=(), parent=None)
     inputs = TrainInputs(rows=(newer,), history=(rows,), parent=None)
     return Later(store, config, first, inputs, run_spares(config, first) | run_spares(config, inputs))
@@ -97,12 +107,31 @@ def test_no_step_of_the_lineage_and_no_fit_sees_a_row_that_calibrates(later: Lat
     assert ids([found.training]) == ids(trained)
 
 
-def test_a_span_that_spared_no_rows_calibrates_nothing(later: Later):
-    job = make_job(later.store, later.config, later.inputs)
-    found = newest_rows(job, 9000, all_known, run_spares(later.config, later.inputs))
-    assert found.development is not None
-    assert {row_id.rpartition("-")[0] for row_id in found.development["row_id"].to_pylist()} == {"2026-02"}
+def test_a_span_that_spared_no_rows_calibrates_nothing_and_neither_do_its_texts_in_later_spans(
+    later: Later, tmp_path: Path
+):
+    """The lineage had no solved head in its first span, whose texts are all in the second one again."""
+    fresh = change_rows(later.store, later.inputs.rows[0], "2026-03", half_are_new, tmp_path)
+    (fresh,) = with_held(later.store, later.config, fresh)
+    inputs = TrainInputs(rows=(fresh,), history=later.first.rows, parent=None)
+    job, spared = make_job(later.store, later.config, inputs), run_spares(later.config, inputs)
+    found = newest_rows(job, 9000, all_known, spared).development
+    assert found is not None
+    assert found.num_rows
+    assert all(query.startswith("new ") for query in found["query"].to_pylist())
+    assert not groups([found]) & groups(TrainingRows(later.store, later.first.rows, tiny_config(*FEATURES)))
+    again = newest_rows(
+        make_job(later.store, later.config, later.inputs), 9000, all_known, run_spares(later.config, later.inputs)
+    )
+    assert again.development is None, "each of its pairs was trained on in the span before"
     assert newest_rows(job, 9000, all_known, {}).development is None
+
+
+def half_are_new(rows: pa.Table) -> pa.Table:
+    queries = [f"new {query}" if number % 2 else query for number, query in enumerate(rows["query"].to_pylist())]
+    ids = [name.replace("2026-02", "2026-03") for name in rows["row_id"].to_pylist()]
+    rows = rows.set_column(rows.schema.get_field_index("query"), "query", pa.array(queries))
+    return rows.set_column(rows.schema.get_field_index("row_id"), "row_id", pa.array(ids))
 
 
 def test_the_newest_rows_calibrate(later: Later, monkeypatch: pytest.MonkeyPatch):
