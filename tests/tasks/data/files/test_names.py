@@ -1,4 +1,4 @@
-"""The option --map: any column that a file has can be named, and the printed commands name it so."""
+"""Names of columns in options: any that a file has can be given, and the printed commands name it so."""
 
 import shlex
 from pathlib import Path
