@@ -168,7 +168,7 @@ def _facts(span: _Version, parts: "list[_Part]") -> dict[str, Any]:
         "span": span.span,
         "version": span.number,
         "rows": rows,
-        "columns": parts[0].schema.names,
+        "columns": {field.name: str(field.type) for field in parts[0].schema},
         "labels": sum(part.filled(LABEL) for part in parts) if LABEL in span.contract.core else 0,
         "ingested_at": now(),
         **({TEXTS: OF_FEED} if rows and not texts and span.contract.folder is SPAN else {}),

@@ -251,7 +251,7 @@ class SetAside:
     def _write(self, path: Path, values: Mapping[str, Any], error: DataError) -> None:
         try:
             if self._out is None:
-                self._out = path.open("x", encoding="utf-8", buffering=1)  # so that a full disk is known here
+                self._out = path.open("x", encoding="utf-8", buffering=1)  # a full disk is known here then
             self._out.write(json.dumps(values, default=str) + "\n")
         except OSError as full:
             if full.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -299,7 +299,7 @@ def spool_rows(
     checked: PurePath | None = None
     with Spools(scratch) as spools:
         for record in reader:
-            if record.file != checked:  # not by its number: the first rows may be set apart
+            if record.file != checked:  # its number is no sign: the first rows may be set apart
                 require_columns(record, reader.form, time, canonicaliser.mapping, shaper.completed)
                 checked = record.file
             for values in shaper.rows(record):

@@ -41,7 +41,7 @@ def score(name: str, role: str) -> int:
     return int(not ends_in_id and bool({*plain.split("_")} & {*words} - {"at", "id", "key", "tag", "name"}))
 
 
-_COMMA = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')  # outside of quotes: an even number of them follows
+_COMMA = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')  # an even number of quotes follows one outside of them
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"')
 
 

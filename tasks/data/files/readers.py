@@ -268,8 +268,8 @@ class _Element(NamedTuple):
     name: str
     of_google: bool
     link: str  # the attribute `href`, which holds the value of Atom's `link`
-    text: list[str]  # its own
-    whole: list[str]  # with that of the elements in it
+    text: list[str]
+    whole: list[str]  # `text`, and that of the elements in it
     values: dict[str, Any]
     theirs: set[str]  # names in `values` that are of Google's namespace
 

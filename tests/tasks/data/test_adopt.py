@@ -1,20 +1,25 @@
 """Spans that another engine wrote: the writer of the page, adopted and validated; and files that break the contract."""
 
+import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MANIFEST, read_manifest
+from tasks.contracts.erasing import ErasedTables
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.adopt import adopt
 from tasks.data.rows import has_ids_alone
 from tasks.data.span_versions import list_feeds, list_spans
+from tasks.erase.erase import erase
 from tasks.foundation.errors import ConfigError, DataError
+from tasks.preflight.checks import check_columns, check_numbers
 from tasks.worker import validate
 from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.records import Catalogue
@@ -217,3 +222,21 @@ def test_a_record_of_a_feed_that_breaks_the_contract_is_named(store: DirectorySt
     with pytest.raises(DataError, match=problem):
         adopt(store, place)
     assert not list_feeds(store), "nothing is written"
+
+
+def test_adopted_spans_are_checked_and_erased_from_as_ingested_ones(store: DirectoryStore) -> None:
+    adopt(store, write(store, f"SELECT *, 'acme' AS brand FROM ({WRITER})"))
+    adopt(store, write(store, RECORDS, span=FEED))
+    for feature, found in (
+        ("price", None),
+        ("brand", "span 2026-W47 v1: column 'brand', which features.numeric names"),
+    ):
+        config = tiny_config(f"features.numeric=[{feature}]", "features.categorical=[]", "model.interaction.kind=both")
+        check_columns(store, config, [SPAN])
+        with pytest.raises(DataError, match=found) if found else contextlib.nullcontext():
+            check_numbers(store, config, [SPAN])
+    erase(store, "item_id", "L3", dry_run=False, say=lambda _: None, ask=lambda _: ErasedTables(tables=()))
+    for root in ("spans", "items"):
+        left = [pq.read_table(store.path(key)) for key in store.list(root) if key.endswith(".parquet")]
+        assert left
+        assert all("L3" not in table["item_id"].to_pylist() for table in left)

@@ -36,7 +36,7 @@ def read(folder: Path) -> list[str]:
 
 
 def read_without_rights(folder: Path) -> str:
-    """What a user reads; root without the rights that open closed folders."""
+    """Read as a user does; root without the rights that open closed folders."""
     command = [sys.executable, "-c", READ, str(folder)]
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
