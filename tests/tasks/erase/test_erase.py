@@ -18,7 +18,7 @@ from infra.store.manifest import MANIFEST, open_files, read_manifest
 from tasks.contracts.erasing import ErasedTables, EraseItem
 from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.spans import SpanKind
-from tasks.contracts.workspace import CERTIFICATE, ERASED, ERASURE, TABLE
+from tasks.contracts.workspace import CERTIFICATE, ERASED, ERASURE, KEYS, POSITIVES, TABLE
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.erased import hash_of_value
 from tasks.data.ingest import ingest
@@ -148,6 +148,15 @@ def test_an_item_is_gone_from_every_byte_and_its_releases_serve_on(store, made, 
     rollback(store, 3)
     with pytest.raises(NothingToDo):
         plan_refresh(store, served_config())
+
+
+def test_folders_that_are_derived_from_its_rows_go(store):
+    """The right items of a run are made of the rows of all spans so far."""
+    derived = (KEYS, POSITIVES)
+    kinds = [kind for key in store.list("runs") for kind in derived if key.endswith(MANIFEST) and kind.match(key)]
+    assert [kinds.count(kind) for kind in derived] == [2, 2]
+    erased(store)
+    assert not [key for key in store.list("runs") for kind in derived if kind.match(key)]
 
 
 @pytest.mark.parametrize("kind", [name for name in STORES if name != "directory"])
