@@ -22,6 +22,9 @@ def make(source: Source, folder: Path) -> None:
         graph = openvino.Core().read_model(str(plain))
     except RuntimeError as error:
         raise ExportRefused(f"OpenVINO can't read its ONNX graph: {error}") from error
+    for number, each in enumerate(graph.get_ordered_ops()):
+        if each.get_type_name() != "Parameter":  # inputs have names of their own
+            each.set_friendly_name(str(number))  # in place of one that counts the operations of this process
     staged = source.scratch / GRAPH
     openvino.save_model(graph, str(staged), compress_to_fp16=False)
     for path in (staged, staged.with_suffix(".bin")):

@@ -28,7 +28,7 @@ from tasks.worker.training.start import build_parts
 from tests.benchmarks.reviews import CONFIG_FILE
 
 OVERRIDES = ("heads.classification=null",)
-TEXTS, MOST_WORDS, WARM = 300, 30, 20
+TEXTS, MOST_WORDS, WARM = 150, 30, 5
 WORDS = ("red", "blue", "small", "large", "lamp", "desk", "kettle", "garden", "chair", "warm", "wooden", "kitchen")
 
 
