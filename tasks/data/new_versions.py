@@ -128,6 +128,8 @@ def compare(
             row = row_of(line, together)
             item = row[_PLACE[ITEM_ID]]
             key = f"{item}\n{row[_PLACE[TIME]]}" if by_item else str(row[_PLACE[ROW_ID]])
+            if by_item:
+                row[_PLACE[ROW_ID]] = None  # a hash of the record as its format writes it
             there = elsewhere is not None and not is_new and elsewhere(item)
             yield is_new, key, hashlib.blake2b(json.dumps(row).encode(), digest_size=16).digest(), there
 
@@ -161,7 +163,7 @@ def _old_lines(parts: Sequence[Path], columns: Columns) -> Iterator[bytes]:
                 time = batch.schema.get_field_index(TIME)
                 batch = batch.set_column(time, TIME, batch.column(time).cast(pa.int64()))
                 for row in batch.to_pylist():
-                    core: list[Any] = [row.pop(column) for column in CORE]
+                    core: list[Any] = [row.pop(column, None) for column in CORE]  # an adopted feed has a part of them
                     others = {sources[name]: value for name, value in row.items() if value is not None}
                     yield json.dumps([*core, others], ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 

@@ -14,7 +14,11 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import MANIFEST, read_manifest
 from tasks.contracts.erasing import ErasedTables
 from tasks.contracts.references import FeedRef, SpanRef
+from tasks.contracts.spans import SpanKind
 from tasks.data.adopt import adopt
+from tasks.data.canonical import ITEMS
+from tasks.data.ingest import IngestOptions, ingest
+from tasks.data.new_versions import Difference, Known
 from tasks.data.rows import has_ids_alone
 from tasks.data.span_versions import list_feeds, list_spans
 from tasks.erase.erase import erase
@@ -240,3 +244,13 @@ def test_adopted_spans_are_checked_and_erased_from_as_ingested_ones(store: Direc
         left = [pq.read_table(store.path(key)) for key in store.list(root) if key.endswith(".parquet")]
         assert left
         assert all("L3" not in table["item_id"].to_pylist() for table in left)
+
+
+def test_an_adopted_feed_is_corrected_by_an_ingest(store: DirectoryStore, tmp_path: Path) -> None:
+    adopt(store, write(store, RECORDS, span=FEED))
+    source, mapping = tmp_path / "feed.csv", {"id": "sku", "text": "title"}
+    alike = "".join(f"2026-11-01T0{n}:00:00Z,L{n},Lamp {n},{n}\n" for n in range(7))
+    source.write_text(f"at,sku,title,price\n{alike}2026-11-09,L3,Lamp three,3\n")
+    made = ingest(store, source, None, "at", SpanKind.month, mapping, ITEMS, options=IngestOptions(known=Known.merge))
+    assert made.spans[0].difference == Difference(before=9, changed=0, added=1, gone=0, merged=10)
+    assert [ref.version for ref in list_feeds(store)] == [2]

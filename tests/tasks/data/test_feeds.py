@@ -200,3 +200,15 @@ def test_the_names_of_a_feed_are_those_of_items() -> None:
         parse_map("query=text,item=title", ITEMS)
     with pytest.raises(ConfigError, match="'text' is missing"):
         parse_map("id=sku", ITEMS)
+
+
+def test_the_same_feed_in_another_format_changes_nothing(tmp_path: Path) -> None:
+    rows = [
+        {"sku": f"S{n}", "title": f"lamp {n}", "at": f"2026-02-{n + 1:02}", "price": n / 2, "new": n == 1}
+        for n in range(3)
+    ]
+    store = DirectoryStore(tmp_path / "workspace")
+    for form in (Format.csv, Format.jsonl, Format.parquet):
+        path = write_input(tmp_path / f"feed.{form}", rows[::-1] if form is Format.jsonl else rows, form)
+        summary = ingest(store, path, form, "at", SpanKind.month, {"id": "sku", "text": "title"}, ITEMS)
+        assert [each.version for each in summary.spans] == [1]
