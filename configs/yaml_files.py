@@ -1,5 +1,6 @@
 """Read YAML files that people write. A duplicate key, or a file that is too long, is an error."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -17,6 +18,7 @@ from tasks.foundation.s3_path import S3Path
 LONGEST = 2**18  # characters of a file, aliases expanded
 DEEPEST = 50  # nesting levels of lists and keys, aliases expanded
 _NUMBER_BITS = 64
+_SURPRISE = re.compile(r"[-+]?(?:[0-9_]+(?::[0-5]?[0-9])+(?:\.[0-9_]*)?|0[0-7_]+)")  # to base 60: 1:30; to base 8: 010
 _UTF8_BYTES = 4  # at most, of a character
 
 
@@ -122,6 +124,9 @@ class _Loader(Composer, yaml.CSafeLoader):
             value = super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError) as error:  # as for 2026-13-45, or `!!bool perhaps`
             raise ConstructorError(None, None, f"{node.value!r:.50} is none of {node.tag}", node.start_mark) from error
+        if isinstance(value, int | float) and _SURPRISE.fullmatch(str(node.value)):
+            said = f"YAML reads {node.value} as {value}; write {value} if that is meant, else put it in quotes"
+            raise ConstructorError(None, None, said, node.start_mark)
         if isinstance(value, int) and value.bit_length() > _NUMBER_BITS:
             raise ConstructorError(None, None, f"a number of more than {_NUMBER_BITS} bits", node.start_mark)
         return value

@@ -107,6 +107,8 @@ REFUSED = {
     "an alias of its own part": ("train: &a {epochs: *a}", "aliases make more than"),
     "a large number": (f"seed: 0x{'9' * 5000}", "a number of more than 64 bits"),
     "many digits": (f"seed: {'9' * 5000}", "is none of tag:yaml.org,2002:int"),
+    "a clock": ("train: {epochs: 1:30}", "line 1, column 17: YAML reads 1:30 as 90; write 90 if that is meant, else"),
+    "leading zeros": ("seed: 010", "YAML reads 010 as 8; write 8"),
     "no date": ("seed: 2026-13-45", "'2026-13-45' is none of tag:yaml.org,2002:timestamp"),
     "a wrong tag": ("seed: !!bool perhaps", "'perhaps' is none of tag:yaml.org,2002:bool"),
     "a long file": ("# much\n" * 50_000, "more than 262,144 characters"),
