@@ -4,15 +4,12 @@ The golden set and the checks of validate need them without the conversion of wh
 """
 
 import hashlib
-import re
 
 from tasks.data.files.readers import SourceRow
-from tasks.data.files.values import SCIENTIFIC, Scalar, as_text, is_missing_word, scalar
+from tasks.data.files.values import SCIENTIFIC, Scalar, as_text, is_missing_word, scalar, whole_text
 
 MOST_ID_BYTES = 2000  # in UTF-8; an index of PostgreSQL, and so pgvector, holds 2,704 with its own bytes
 NUL = "\0"  # PostgreSQL can't hold it in a text
-# 12345.0, as pandas writes whole numbers of a column with gaps; -0.0 is 0, as in typed formats.
-_WHOLE_FLOAT = re.compile(r"(-?[1-9][0-9]*)\.0|-?(0)\.0")
 _EXACT = 2**53
 
 
@@ -45,8 +42,7 @@ def id_of(record: SourceRow, column: str, value: Scalar, texts_are_values: bool)
     if isinstance(value, str) and SCIENTIFIC.fullmatch(text.strip()):
         problem = f"{text!r} is an id in scientific notation, as a spreadsheet writes it, which has lost digits"
         raise record.error(column, f"{problem}; make the column text there, and export it again")
-    whole = _WHOLE_FLOAT.fullmatch(text) if texts_are_values else None
-    return whole[1] or whole[2] if whole else text
+    return whole_text(text) if texts_are_values else text
 
 
 def unpublishable(item_id: str, text: str | None) -> str | None:

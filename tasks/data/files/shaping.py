@@ -14,7 +14,7 @@ from tasks.data.files.names import written
 from tasks.data.files.nested import EVENT, exploded, flat, require_lists
 from tasks.data.files.readers import SourceRow
 from tasks.data.files.sources import SourceReader
-from tasks.data.files.values import as_text, is_missing, legible, scalar
+from tasks.data.files.values import as_text, is_missing, legible, scalar, whole_text
 from tasks.foundation.errors import ConfigError, DataError, StageError
 
 Values = dict[str, Any]
@@ -37,7 +37,7 @@ class Only(NamedTuple):
         if is_missing(value) or value in ([], {}):
             return False
         plain = scalar(legible(value))
-        return not self.values or (plain is not None and as_text(plain).strip().casefold() in self.values)
+        return not self.values or (plain is not None and whole_text(as_text(plain).strip()).casefold() in self.values)
 
 
 def parse_only(texts: Sequence[str]) -> tuple[Only, ...]:
@@ -45,7 +45,7 @@ def parse_only(texts: Sequence[str]) -> tuple[Only, ...]:
     found = []
     for text in texts:
         column, separator, said = text.partition("=")
-        values = tuple(each.strip().casefold() for each in said.split(",")) if separator else ()
+        values = tuple(whole_text(each.strip()).casefold() for each in said.split(",")) if separator else ()
         if not column.strip() or (separator and "" in values):
             raise ConfigError(f"--only {text!r}: write COLUMN for rows with a value in it, or COLUMN=VALUE,VALUE")
         found.append(Only(column.strip(), values))
@@ -127,7 +127,7 @@ def _columns(path: Path) -> set[str]:
 
 def _key(values: Mapping[str, Any], by: str) -> str | None:
     value = scalar(legible(values.get(by)))
-    return None if value is None else as_text(value).strip()
+    return None if value is None else whole_text(as_text(value).strip())
 
 
 class Shaping(NamedTuple):

@@ -16,6 +16,7 @@ Scalar = bool | int | float | str | None
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 # 4.00638E+12, as spreadsheets show long numbers; codes such as 12E4 have no sign.
 SCIENTIFIC = re.compile(r"[+-]?[0-9](?:[.,][0-9]+)?[eE]\+[0-9]{2,3}")
+_WHOLE_FLOAT = re.compile(r"(-?[1-9][0-9]*)\.0|-?(0)\.0")  # -0.0 is 0, as in typed formats
 _NULL = r"\N"  # as Hive, MySQL and PostgreSQL write it
 # Not `Nan`, which is a name.
 _MISSING_WORDS = frozenset(["nan", "NaN", "NAN", "null", "NULL", "Null", "None", "NONE", "none", "NaT", "<NA>", "#N/A"])
@@ -73,6 +74,12 @@ def as_text(value: bool | int | float | str) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return str(value)
+
+
+def whole_text(text: str) -> str:
+    """Return `12345` for `12345.0`, as pandas writes whole numbers of a column with gaps; another text as it is."""
+    whole = _WHOLE_FLOAT.fullmatch(text)
+    return whole[1] or whole[2] if whole else text
 
 
 def is_missing_word(value: object) -> bool:

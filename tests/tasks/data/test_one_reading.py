@@ -8,6 +8,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.data.canonical import ROWS
 from tasks.data.files.formats import Format
+from tasks.data.files.shaping import Lookup, Shaping, parse_only
 from tasks.data.look import LookOptions, look
 from tests.support.workspace.inputs import review, rows_of, run, write_input
 
@@ -67,3 +68,19 @@ def test_ids_that_a_spreadsheet_has_cut_and_placeholders_are_named(tmp_path: Pat
     }
     assert said["scientific"].column == "sku"
     assert "5 rows: '(not set)' (5)" in said["placeholder"].text
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_a_whole_number_with_a_point_is_the_same_key_and_condition(tmp_path: Path, form: Format) -> None:
+    rows = [{"at": "2026-02-01", "text": f"lamp {n}", "sku": float(n), "click": float(n % 2)} for n in range(4)]
+    titles = write_input(tmp_path / "titles.csv", [{"sku": n, "title": f"Lamp {n}"} for n in range(4)], Format.csv)
+    for clicked in ("1", "1.0"):
+        shaping = Shaping(lookup=Lookup(titles, "sku"), only=parse_only([f"click={clicked}"]))
+        store = DirectoryStore(tmp_path / f"workspace-{clicked}")
+        mapping = {"query": "text", "item": "title", "item_id": "sku"}
+        run(store, write_input(tmp_path / f"x.{form}", rows, form), form, mapping=mapping, shaping=shaping)
+        table = rows_of(store, "2026-02")
+        assert table.select(["item_id", "item"]).to_pylist() == [
+            {"item_id": "1", "item": "Lamp 1"},
+            {"item_id": "3", "item": "Lamp 3"},
+        ]
