@@ -8,6 +8,7 @@ counts all three:
   less that of rows which share both (Cameron, Gelbach and Miller 2011), each by leaving out one query or item (the
   jackknife, CR3 of MacKinnon and White 1985).
 - Half a query more is counted as the best, and half as the worst there can be.
+- A calibration error is above 0 by chance alone, as it adds up sizes: its bounds count the part that chance can give.
 - The bounds are Student's, with as many degrees of freedom as the influences show (Satterthwaite 1946), and wider on
   the side to which the influences are skewed (Johnson 1978).
 
@@ -39,13 +40,17 @@ class Error(NamedTuple):
     standard_error: float
     degrees: float  # degrees of freedom of `standard_error`, at least 2
     skew: float = 0.0  # third moment of the estimate, in standard errors
+    excess: float = 0.0  # excess of the estimate over the truth, in the mean; below 0: the estimate is too low
 
     def bounds(self, estimate: float, confidence: float) -> tuple[float, float]:
         """Return the lower and the upper bound; each holds with this confidence."""
         quantile = student(confidence, self.degrees)
         wider = (2 * quantile**2 + 1) / 6 * self.skew
         low, high = quantile + max(-wider, 0.0), quantile + max(wider, 0.0)
-        return estimate - low * self.standard_error, estimate + high * self.standard_error
+        return (
+            estimate - max(self.excess, 0.0) - low * self.standard_error,
+            estimate - min(self.excess, 0.0) + high * self.standard_error,
+        )
 
 
 class Term(NamedTuple):
@@ -75,7 +80,36 @@ def error_of(*terms: Term) -> Error:
     if not second:
         return Error(0.0, 2.0)
     variance = max(square_group + square_item - square_both, square_group, square_item) + step**2
-    return Error(math.sqrt(variance), 2 * second**2 / fourth, float((widest**3).sum()) / second**1.5)
+    skew = float((widest**3).sum()) / second**1.5
+    return Error(math.sqrt(variance), 2 * second**2 / fourth, skew, _excess_by_chance(terms))
+
+
+def _excess_by_chance(terms: Sequence[Term]) -> float:
+    """Return the mean excess of the estimate over the truth, which sums of sizes have by chance alone."""
+    return math.fsum(
+        weight * _excess(term.answers, values)
+        for term in terms
+        if term.answers.metric == "calibration_error"
+        for weight, values in zip(term.weights, term.answers.values, strict=True)
+    )
+
+
+def _excess(answers: Answers, values: np.ndarray) -> float:
+    """Return the mean excess of a calibration error: in each bin, of a normal variable's size over that of its mean.
+
+    The mean is taken as one standard deviation below the measured size, which is itself too large.
+    """
+    away = CALIBRATION[answers.metric].parts(answers.truth, values)[:, 1:]
+    numbers = _numbers([answers.groups])
+    by_group = np.stack([np.bincount(numbers, weights=column) for column in away.T])
+    sums = by_group.sum(axis=1)
+    spread = np.sqrt(np.maximum((by_group**2).sum(axis=1) - sums**2 / by_group.shape[1], 0.0))
+    found = 0.0
+    for size, deviation in zip(np.abs(sums).tolist(), spread.tolist(), strict=True):
+        if deviation:
+            normal, mean = NormalDist(0.0, deviation), max(size - deviation, 0.0)
+            found += 2 * (deviation**2 * normal.pdf(mean) - mean * normal.cdf(-mean))
+    return found / len(values)
 
 
 def interval_of(answers: Answers) -> tuple[float, float]:

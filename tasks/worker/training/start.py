@@ -151,7 +151,7 @@ def _some_texts(rows: Iterable[pa.Table]) -> Iterator[str]:
 def grow_features(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Table]) -> FeatureTable:
     """Give the model an embedding for every category of the training rows, and a scale to columns that were flat.
 
-    Logs the new ones, and returns the grown table. A new category starts with the embedding of categories never seen,
+    Logs all new ones, and returns the grown table. A new category starts with the embedding of categories never seen,
     so it changes no vector.
     """
     if model.interaction is None:

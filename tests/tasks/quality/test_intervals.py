@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 
 from tasks.quality.intervals import (
@@ -170,3 +171,30 @@ def test_an_interval_of_a_share_ends_at_1() -> None:
     assert 0.935 < high < 0.98
     low, high = interval_of(Answers("recall@10", rows, rows, rows, (np.ones(64),)))
     assert (low, high) == (pytest.approx(1 - 3.7 / 64, abs=0.03), 1.0)
+
+
+@pytest.mark.parametrize(("shift", "rows"), [(0.0, 300), (0.0, 1000), (0.2, 100), (0.4, 300)])
+def test_a_calibration_error_is_surely_above_the_true_one_in_one_case_of_twenty(shift: float, rows: int) -> None:
+    """By chance alone 100 rows of a calibrated model have an error of 0.1; the true one is known by many rows."""
+    random = np.random.default_rng(11)
+
+    def drawn(count: int) -> Answers:
+        logits = 1.5 * random.normal(size=count) - 0.8
+        truth = (random.random(count) < scipy.special.expit(logits)).astype(np.float64)
+        return Answers(
+            "calibration_error", np.arange(count), np.arange(count), truth, (scipy.special.expit(logits + shift),)
+        )
+
+    (true,) = measure(drawn(200_000))
+    lows, highs = np.transpose(
+        [error_of(Term(some, (1.0,))).bounds(measure(some)[0], 0.95) for some in (drawn(rows) for _ in range(200))]
+    )
+    assert (lows > true).mean() <= 0.06
+    assert (highs < true).mean() <= 0.06
+
+
+def test_the_excess_of_a_calibration_error_is_none_of_the_difference_of_equal_models() -> None:
+    same = answers("calibration_error")
+    twice = same._replace(values=(same.values[0], same.values[0]))
+    assert error_of(Term(twice, (1.0, -1.0))).excess == 0.0
+    assert error_of(Term(same._replace(values=same.values[:1]), (1.0,))).excess > 0.0
