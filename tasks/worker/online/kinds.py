@@ -46,7 +46,7 @@ class KindFile(Protocol):
         """Write the graph into an empty folder; the same model gives the same bytes.
 
         Raises:
-            ExportRefused: it can't be made; what is in the folder by then is deleted.
+            ExportRefused: it can't be made; the folder is deleted.
         """
         ...
 

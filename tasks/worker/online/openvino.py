@@ -43,7 +43,8 @@ def opened(folder: Path, threads: int) -> Compute:
     try:
         graph = openvino.Core().compile_model(str(folder / GRAPH), "CPU", settings)
     except RuntimeError as error:
-        raise CorruptFolder(f"{folder / GRAPH} can't be opened by openvino: {error}") from error
+        said = str(error).strip().splitlines()[-1]  # the lines above it are places in its source
+        raise CorruptFolder(f"{folder / GRAPH} can't be opened by openvino: {said}") from error
     inputs: list[str] = [each.get_any_name() for each in graph.inputs]
 
     def compute(given: Any) -> Any:

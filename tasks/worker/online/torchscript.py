@@ -104,7 +104,7 @@ def without_notes(file: Path, to: Path) -> None:
 
     reader, writer = _reader(file), vars(torch)["_C"].PyTorchFileWriter(str(to))
     (version,) = (name for name in reader.get_all_records() if name.endswith("version"))
-    writer.set_min_version(int(reader.get_record(version)))  # its operations' version; the writer's own is the oldest
+    writer.set_min_version(int(reader.get_record(version)))  # its operations need it; the writer's own is the oldest
     for name in reader.get_all_records():
         if not name.endswith(".debug_pkl") and name not in _LEFT_OUT:
             held = reader.get_record(name)

@@ -334,7 +334,7 @@ def test_a_graph_of_a_neuron_core_takes_its_own_length_alone(plain: Trained) -> 
     importlib.import_module("torch_neuronx")
     graph = torch.jit.load(str(folder / f"model-{lengths[0]}.pt"))
     ids = torch.ones(1, lengths[0] + 1, dtype=torch.int32)
-    assert graph(ids[:, 1:], ids[:, 1:]).shape == (1, plain.config.model.embedding_width)
+    assert graph(ids[:, 1:], ids[:, 1:]).shape == (1, Exported(folder).width)
     with pytest.raises(RuntimeError, match="the graph was compiled for"):
         graph(ids, ids)
     (folder_of_longest := folder / f"model-{lengths[-1]}.pt").rename(hidden := folder / "away.pt")
