@@ -97,7 +97,7 @@ class SpotCost(Record):
 
     price: Price = Field(description="a quote of one machine")
     seconds: float = Field(description="wall time without a machine that is taken back")
-    dollars: float
+    dollars: float = Field(description="dollars of the stage at `price`")
     instead_of: float = Field(description="dollars of the stage at `cost.basis`")
 
 

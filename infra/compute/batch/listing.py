@@ -28,13 +28,13 @@ class LiveJob(Record):
 
     job: str = Field(description="id of the job")
     name: str
-    queue: str
+    queue: str = Field(description="name of the job queue")
     status: str
     run_key: str = Field(description="run or refresh; empty: not told by its tags")
     stage: str
-    attempt: str
+    attempt: str = Field(description="number of the stage's attempt; empty: not told by its tags")
     machines: str = Field(description="as in `4 x trn1.32xlarge`; empty: the run has no plan of this stage")
-    submitted_at: Moment
+    submitted_at: Moment = Field(description="moment at which AWS Batch took it")
     started_at: Moment | None = Field(description="begin on its machines; null: it waits for them")
     seconds: float | None = Field(description="seconds on its machines; null: it waits for them")
     planned_seconds: float | None = Field(description="seconds on machines by the run's plan; null: not known")
