@@ -15,7 +15,7 @@ from typing import IO, Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from configs.schema.model import FeaturesConfig
 from tasks.foundation.records import Record
@@ -33,6 +33,11 @@ class Scale(Record):
     deviation: float
     low: float = Field(description="0.1 % quantile of the rows of the run that fixed it")
     high: float = Field(description="99.9 % quantile; as `low`: no run has had values that differ, so all become 0")
+
+    @field_validator("low", "high", mode="before")
+    @classmethod
+    def _without_values(cls, bound: Any) -> Any:
+        return 0.0 if bound is None else bound  # as older checkpoints say of a column that had no value
 
     @property
     def is_flat(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from configs.schema.model import FeaturesConfig
 from tasks.worker.model import features
-from tasks.worker.model.features import FeatureTable, can_extend, encode_features, extend_features, fit_features
+from tasks.worker.model.features import FeatureTable, Scale, can_extend, encode_features, extend_features, fit_features
 
 ROWS = pa.table(
     {
@@ -109,6 +109,10 @@ def test_a_column_without_values_that_differ_is_0_until_a_run_fixes_its_scale(fi
     assert not can_extend(again, later).any()
     assert extend_features(again, [pa.table({"price": [1e9, 2e9]})]) == again, "it is fixed once"
     assert extend_features(table, [pa.table({"price": [7.0, 7.0]})]) == table
+
+
+def test_an_older_checkpoint_whose_column_had_no_value_is_read_as_flat():
+    assert Scale.model_validate_json('{"mean": 0.0, "deviation": 1.0, "low": null, "high": null}').is_flat
 
 
 def test_the_table_reads_back_from_json():
