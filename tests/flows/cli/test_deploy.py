@@ -360,7 +360,7 @@ def test_the_webhook_is_called_for_failures_lateness_staleness_and_releases(
     with get_client(sync_client=True) as client:
         names = [automation.name for automation in client.read_automations()]
     assert sorted(name for name in names if name.startswith("millrace: ")) == sorted(alerts)
-    assert len(alerts) == 13
+    assert len(alerts) == 14
 
     message = 'DataError: span 2026-W47: "3 clean rows", at least 32 are needed'
     post = post_after(chat, lambda: failed_run(message))
@@ -372,6 +372,7 @@ def test_the_webhook_is_called_for_failures_lateness_staleness_and_releases(
     resource = {"prefect.resource.id": "millrace.lineage.main"}
     named = {"millrace.stale": "the vectors are stale", "millrace.run.late": "a run is late"}
     named |= {"millrace.release.released": "a release was made", "millrace.release.rejected": "a model was rejected"}
+    named |= {"millrace.job.beyond-plan": "a job runs beyond its plan"}
     for event, name in named.items():
         post = post_after(chat, functools.partial(emit_event, event, resource, payload=payload))
         assert post["text"] == f"millrace: {name}: {payload['sentence']}"
