@@ -114,7 +114,9 @@ def test_a_receiver_that_is_down_or_refuses_is_a_sentence_without_its_password(r
     with receiver(status=400) as refusing:
         refused = send_timeline(run, {"OTEL_EXPORTER_OTLP_ENDPOINT": refusing.url})
     assert refused == f"{refusing.url}/v1/traces answered 400: {{}}"
-    assert send_timeline(run, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[no"}).startswith("http://[no/v1/traces: Invalid")
+    assert send_timeline(run, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:no"}).startswith(
+        "http://127.0.0.1:no/v1/traces: Invalid"
+    )
 
 
 def test_a_receiver_that_answers_byte_by_byte_costs_no_more_than_the_patience(
