@@ -315,13 +315,16 @@ def test_a_torchscript_file_that_does_more_than_compute_is_not_opened(
         for name, value in held.items():
             archive.writestr(name, value)
     with pytest.raises(CorruptFolder, match=named):
-        Exported(folder)
+        Exported(folder, threads=1)
 
 
 def test_the_server_takes_the_first_export_whose_runtime_is_installed(
     plain: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert opened._encoder(plain.folder).kind == "onnx"
+    monkeypatch.setattr(
+        torch, "set_num_threads", lambda _: None
+    )  # later tests would compute with threads that can't begin
     lacking: set[str] = set()
     monkeypatch.setattr(kinds, "find_spec", lambda name: None if name in lacking else importlib.util.find_spec(name))
     for package, taken in (("onnxruntime", "openvino"), ("openvino", "torchscript")):
@@ -337,13 +340,13 @@ def test_a_graph_of_a_neuron_core_takes_its_own_length_alone(plain: Trained) -> 
     importlib.import_module("torch_neuronx")
     graph = torch.jit.load(str(folder / f"model-{lengths[0]}.pt"))
     ids = torch.ones(1, lengths[0] + 1, dtype=torch.int32)
-    assert graph(ids[:, 1:], ids[:, 1:]).shape == (1, Exported(folder).width)
+    assert graph(ids[:, 1:], ids[:, 1:]).shape == (1, Exported(folder, threads=1).width)
     with pytest.raises(RuntimeError, match="the graph was compiled for"):
         graph(ids, ids)
     (folder_of_longest := folder / f"model-{lengths[-1]}.pt").rename(hidden := folder / "away.pt")
     try:
         with pytest.raises(CorruptFolder, match="no graph"):
-            Exported(folder).embed(["want a pink bag please " * 40], "query")
+            Exported(folder, threads=1).embed(["want a pink bag please " * 40], "query")
     finally:
         hidden.rename(folder_of_longest)
 
