@@ -26,12 +26,14 @@ from tasks.foundation.records import Record
 from tasks.monitoring.history import RunLine, age_seconds, line_of, read_history
 from tasks.monitoring.ledger_report import LedgerReport, at_prices, read_ledger, read_run_ledger
 from tasks.monitoring.prometheus import metrics_text
+from tasks.runs.audit import Audit, read_audit
 from tasks.runs.plan import find_run
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 from tasks.runs.sums import Sums
 
 MOST_LINES = 60
+MOST_CHANGES = 20
 
 
 class HistoryLine(RunLine):
@@ -69,6 +71,7 @@ class HistoryOutput(Record):
     runs: tuple[HistoryLine, ...] = Field(description="runs in the order of their start")
     releases: tuple[PublishedLine, ...] = Field(description="newest releases, refreshes included, oldest first")
     forward: tuple[ForwardScore, ...] = Field(description="score of each release on the spans after it, oldest first")
+    by_hand: tuple[Audit, ...] = Field(description="newest changes by a person or by a prune, oldest first")
     unreadable: tuple[str, ...] = Field(description="records that had to be left out, and why")
 
 
@@ -100,6 +103,16 @@ def _runs(output: HistoryOutput) -> Parts:
         standing = "beyond" if output.newest_data_seconds > output.target_seconds else "within"
         age, target = duration(output.newest_data_seconds), duration(output.target_seconds)
         yield f"release {output.release} serves; its newest data is {age} old, {standing} the target of {target}"
+    if output.by_hand:
+        yield "changes by hand:"
+        yield table("", ("at", "change", "~by", "~about", "end"), map(_by_hand, output.by_hand))
+
+
+def _by_hand(change: Audit) -> tuple[Cell | str, ...]:
+    by = ", ".join(filter(None, (change.by, change.identity)))
+    about = ", ".join(f"{name} {value}" for name, value in change.about.items())
+    end = change.failure or ("done" if change.ended_at is not None else "not ended")
+    return moment(change.at), change.verb, by, about, end
 
 
 @command(history_page)
@@ -159,6 +172,7 @@ def _all_runs(store: Store) -> HistoryOutput:
         runs=tuple(map(_line, past.runs)),
         releases=tuple(map(_published, past.published)),
         forward=tuple(score for _, score in past.forward),
+        by_hand=read_audit(store, MOST_CHANGES),
         unreadable=past.problems,
     )
 

@@ -26,7 +26,7 @@ class Audit(Record):
     """`audit/<time>/<verb>.json`: a change by hand."""
 
     at: Moment
-    verb: Verb
+    verb: Verb = Field(description="kind of change")
     by: str = Field(description="user and machine")
     identity: str | None = Field(description="ARN of the AWS identity; null: no bucket, or STS did not say")
     about: dict[str, str] = Field(description="the command's words, as in {release: 7}")
@@ -58,10 +58,10 @@ def audited(store: Store, verb: Verb, **about: object) -> Iterator[None]:
     settle(store, key, record.model_copy(update={"ended_at": now()}).to_json())
 
 
-def read_audit(store: Store) -> tuple[Audit, ...]:
-    """Return all records, the oldest first."""
-    found = (find_record(store, key, Audit) for key in store.list(AUDIT.within()))
-    return tuple(sorted((each for each in found if each is not None), key=lambda each: each.at))
+def read_audit(store: Store, most: int) -> tuple[Audit, ...]:
+    """Return the newest records, at most so many, the oldest first."""
+    found = (find_record(store, key, Audit) for key in sorted(store.list(AUDIT.within()))[-most:])
+    return tuple(each for each in found if each is not None)
 
 
 def _create(store: Store, record: Audit) -> str:

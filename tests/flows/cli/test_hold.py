@@ -38,6 +38,11 @@ def test_a_hold_is_shown_wherever_the_release_is_until_it_is_lifted(store, millr
     held = millrace("hold", "--reason", "Ana looks at W02")
     assert held.code == 0, held.err
     assert "Ana looks at W02." in held.out
+    past = millrace("history")
+    assert "changes by hand:" in past.out
+    assert "reason Ana looks at W02" in " ".join(past.out.split())
+    changes = [(each["verb"], each["failure"]) for each in json.loads(millrace("history", "--json").out)["by_hand"]]
+    assert changes == [("rollback", None), ("hold", None)]
     assert "Ana looks at W02. Lift it with: millrace hold --off" in millrace("status").out
     pages = SearchPages(store)
     assert b"Ana looks at W02." in pages.search("")

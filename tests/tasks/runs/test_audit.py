@@ -23,9 +23,9 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 def test_a_change_is_on_record_before_it_is_made_and_ended_after_it(store: DirectoryStore) -> None:
     with audited(store, "rollback", serving=7, to=None):
-        (begun,) = read_audit(store)
+        (begun,) = read_audit(store, 9)
         assert (begun.verb, begun.by, begun.about, begun.ended_at) == ("rollback", me(), {"serving": "7"}, None)
-    (done,) = read_audit(store)
+    (done,) = read_audit(store, 9)
     assert done.ended_at is not None
     assert done.ended_at >= done.at == begun.at
     assert (done.failure, done.identity) == (None, None)
@@ -34,7 +34,7 @@ def test_a_change_is_on_record_before_it_is_made_and_ended_after_it(store: Direc
 def test_a_change_that_is_refused_stays_with_its_class_and_sentence(store: DirectoryStore) -> None:
     with pytest.raises(ConfigError, match="held already"), audited(store, "hold", reason="a test"):
         raise ConfigError("releases are held already")
-    (record,) = read_audit(store)
+    (record,) = read_audit(store, 9)
     assert (record.failure, record.message) == ("CONFIG", "releases are held already")
 
 
@@ -53,7 +53,7 @@ def test_two_changes_at_one_moment_are_two_records(store: DirectoryStore, monkey
     for _ in range(3):
         with audited(store, "lift"):
             pass
-    assert len(read_audit(store)) == 3
+    assert len(read_audit(store, 9)) == 3
 
 
 ANSWER = b"""<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><GetCallerIdentityResult>
@@ -83,7 +83,7 @@ def test_for_a_bucket_the_identity_is_the_one_that_aws_sees(
         with audited(store, "skip", span="2026-W47", reason="too few rows"):
             pass
         server.shutdown()
-    (record,) = read_audit(store)
+    (record,) = read_audit(store, 9)
     assert record.identity == "arn:aws:sts::123456789012:assumed-role/on-call/ana"
     assert record.about == {"span": "2026-W47", "reason": "too few rows"}
     assert caller("s3://bucket/main") is None, "nobody answers any more"
