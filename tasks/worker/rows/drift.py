@@ -66,13 +66,14 @@ def category_stability(earlier: pd.Series, now: pd.Series) -> Drift:
     common = ordered[:_CATEGORIES]
     labels = [*common, OTHERS, NEVER_SEEN, MISSING]
     places = {name: min(place, len(common)) for place, name in enumerate(ordered)}
-    numbered = [
-        np.where(column.isna(), len(common) + 2, column.map(places).fillna(len(common) + 1)).astype(np.int64)
-        for column in (earlier, now)
-    ]
+
+    def numbers(column: pd.Series) -> np.ndarray:
+        of_known = column.map(places).fillna(len(common) + 1)
+        return np.where(column.isna(), len(common) + 2, of_known).astype(np.int64)
+
     new = [count for name, count in counted(now).items() if name not in places]
     usual = _usual(np.array(list(counts.values())), np.array(new), len(earlier), len(now))
-    return _compared(labels, *numbered, usual)
+    return _compared(labels, numbers(earlier), numbers(now), usual)
 
 
 def counted(names: pd.Series) -> dict[str, int]:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from configs.load import load_config
+from configs.schema.stages import ExportKind
 from tasks.worker.export.export import export_model
 from tasks.worker.export.texts_graph import write_exports
 from tasks.worker.online.export_folder import FOLDER
@@ -49,7 +50,7 @@ def exported(folder: Path) -> Path:
     config = load_config(CONFIG_FILE, OVERRIDES)
     parts = build_parts(config, ())
     export_model(parts, config, "main-0", folder)
-    kinds = [kind for kind in KINDS if all(find_spec(name) for name in KINDS[kind].makers)]
+    kinds: list[ExportKind] = [kind for kind in KINDS if all(find_spec(name) for name in KINDS[kind].makers)]
     print("Not made, a package is missing:", ", ".join(KINDS.keys() - kinds) or "none", flush=True)
     for kind, reason in write_exports(parts, "main-0", config.infer.max_tokens, (), kinds, folder).items():
         print(f"{kind} can't be made: {reason}", flush=True)

@@ -162,7 +162,7 @@ def machine_of(stack: dict[str, str]) -> tuple[str, dict[str, Any]]:
         return stack["GpuType"], {stage: container(stage, "millrace-gpu", **stack) for stage in COMPUTES}
     if "InferType" in stack:
         return stack["InferType"], {"infer": container("infer", "millrace-inferentia", **stack)}
-    kind = stack.get("AcceleratorType", PARAMETERS["AcceleratorType"]["Default"])
+    kind = str(stack.get("AcceleratorType", PARAMETERS["AcceleratorType"]["Default"]))
     return kind, {stage: container(stage, **stack) for stage in COMPUTES}
 
 

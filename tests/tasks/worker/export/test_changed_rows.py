@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from configs.schema.config import Config
+from infra.store.manifest import FileEntry
 from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import DataError
@@ -87,7 +88,7 @@ def test_a_partition_with_a_new_delta_is_read_without_its_shard(large: Shop, mon
     shop = large
     first, second = shop.releases[-1], refreshed(shop, changed=3)
     before, now = vectors_of(shop, first), vectors_of(shop, second)
-    opened: list[str] = []
+    opened: list[FileEntry] = []
     read = ReleaseVectors.open_files
     monkeypatch.setattr(
         ReleaseVectors, "open_files", lambda self, files, above: opened.extend(files) or read(self, files, above)
