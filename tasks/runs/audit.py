@@ -59,7 +59,7 @@ def audited(store: Store, verb: Verb, **about: object) -> Iterator[None]:
 
 
 def read_audit(store: Store, most: int) -> tuple[Audit, ...]:
-    """Return the newest records, at most so many, the oldest first."""
+    """Return the newest `most` records, the oldest first."""
     found = (find_record(store, key, Audit) for key in sorted(store.list(AUDIT.within()))[-most:])
     return tuple(each for each in found if each is not None)
 

@@ -1,6 +1,6 @@
 """Ahead-of-time compilation by TorchNeuron's compile-only mode: a trial run whose graphs are compiled, never executed.
 
-TorchNeuron compiles each graph where it is met, into its own cache. So the trial run fills the folder by itself, and
+TorchNeuron compiles each graph at its first use, into its own cache. So the trial run fills the folder by itself, and
 the files decide about success together with its exit status: this mode writes no report.
 """
 

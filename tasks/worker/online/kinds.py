@@ -51,7 +51,7 @@ class KindFile(Protocol):
         ...
 
     def opened(self, folder: Path, threads: int) -> Compute:
-        """Open a graph. Raises CorruptFolder: a file is none of ours; ImportError: its runtime is not installed."""
+        """Open a graph. Raises CorruptFolder: a file is damaged; ImportError: its runtime is not installed."""
         ...
 
 

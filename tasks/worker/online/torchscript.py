@@ -66,7 +66,7 @@ def opened(folder: Path, threads: int) -> Compute:
 
 
 def load(file: Path, also: str = "", by: str = "torch") -> Any:
-    """Open a TorchScript file. Raises CorruptFolder: it is none, or does something else than computing.
+    """Open a TorchScript file. Raises CorruptFolder: the file is damaged, or its code does more than compute.
 
     Args:
         also: prefix of further operations that it may have; empty: none.

@@ -212,7 +212,7 @@ class LineageKeys:
         return commit_by_content(self.store, prefix, folder, KIND, self.made_of)
 
     def open_committed(self) -> Path | None:
-        """Return the local folder of `commit_known`; None if there is none, or it can't be used, which the log says."""
+        """Return the local folder of `commit_known`; None if it is missing or of no use; the log says why."""
         if self.positives is None or self.again:
             return None
         try:
