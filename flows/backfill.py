@@ -11,14 +11,14 @@ from prefect.states import Completed
 from pydantic import Field
 
 from configs.load import load_config
+from flows.orchestration.backfill_execution import conclude, executing
+from flows.orchestration.backfill_page import announce
+from flows.orchestration.cancelling import cancellable, end_jobs
+from flows.orchestration.child_runs import end_jobs_of_children
+from flows.orchestration.parameters import ConfigFile, Overrides, Parallel, Reason, SpanName, Workspace
+from flows.orchestration.run_end import show_rejection
 from flows.presentation.run.pages import make_stage_page
 from flows.refresh import refresh_after_rejection
-from flows.running.backfill_execution import conclude, executing
-from flows.running.backfill_page import announce
-from flows.running.cancelling import cancellable, end_jobs
-from flows.running.child_runs import end_jobs_of_children
-from flows.running.parameters import ConfigFile, Overrides, Parallel, Reason, SpanName, Workspace
-from flows.running.run_end import show_rejection
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.campaigns.campaign import BACKFILL_STAGES, BackfillPlan, BackfillStage, Campaign

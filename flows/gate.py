@@ -2,12 +2,12 @@
 
 from prefect import flow
 
-from flows.running.announcing import announce_rejection, announce_release
-from flows.running.cancelling import cancellable, end_jobs
-from flows.running.lineage_queue import lineage_turn
-from flows.running.parameters import ConfigFile, Overrides, Workspace
-from flows.running.recorded_invocation import record_invocation
-from flows.running.run_end import ended, show_rejection
+from flows.orchestration.announcing import announce_rejection, announce_release
+from flows.orchestration.cancelling import cancellable, end_jobs
+from flows.orchestration.lineage_queue import lineage_turn
+from flows.orchestration.parameters import ConfigFile, Overrides, Workspace
+from flows.orchestration.recorded_invocation import record_invocation
+from flows.orchestration.run_end import ended, show_rejection
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release
 from tasks.evaluate import evaluate

@@ -12,20 +12,20 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from configs.load import load_config
-from flows.refresh import refresh_after_rejection
-from flows.running.announcing import (
+from flows.orchestration.announcing import (
     announce_budgets,
     announce_plan,
     announce_rejection,
     announce_release,
     take_up_undecided,
 )
-from flows.running.asking import answered
-from flows.running.cancelling import cancellable, end_jobs
-from flows.running.lineage_queue import lineage_turn
-from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
-from flows.running.recorded_invocation import record_invocation
-from flows.running.run_end import ended, show_rejection
+from flows.orchestration.asking import answered
+from flows.orchestration.cancelling import cancellable, end_jobs
+from flows.orchestration.lineage_queue import lineage_turn
+from flows.orchestration.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
+from flows.orchestration.recorded_invocation import record_invocation
+from flows.orchestration.run_end import ended, show_rejection
+from flows.refresh import refresh_after_rejection
 from infra.store.base import Store
 from infra.store.factory import open_store, require_fit
 from tasks.contracts.runs import Release, RunPlan

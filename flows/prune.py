@@ -12,10 +12,10 @@ from prefect.states import Completed
 
 import tasks.prune.prune
 from configs.load import load_config
+from flows.orchestration.janitors import LONGEST_SECONDS, newest_only
+from flows.orchestration.parameters import ConfigFile, Overrides, Workspace
 from flows.presentation import markdown
 from flows.presentation.pruning import section, sentence
-from flows.running.janitors import LONGEST_SECONDS, newest_only
-from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.base import Conflict
 from infra.store.factory import open_store
 from tasks.contracts.pruning import PrunePlan

@@ -8,9 +8,9 @@ from prefect import flow
 import infra.compute.batch.end_jobs
 import infra.compute.batch.listing
 from configs.load import load_config
-from flows.running.announcing import announce_long_jobs
-from flows.running.janitors import LONGEST_SECONDS, newest_only
-from flows.running.parameters import ConfigFile, GraceMinutes, Overrides, Workspace
+from flows.orchestration.announcing import announce_long_jobs
+from flows.orchestration.janitors import LONGEST_SECONDS, newest_only
+from flows.orchestration.parameters import ConfigFile, GraceMinutes, Overrides, Workspace
 from infra.compute.batch.end_jobs import GRACE_MINUTES, ReapReport
 from infra.store.factory import open_store
 from tasks.running.stage_output import logger

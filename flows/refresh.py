@@ -9,13 +9,13 @@ from prefect.states import Completed
 
 from configs.load import load_config
 from configs.schema.config import Config
+from flows.orchestration.announcing import announce_budgets, announce_rejection, announce_release, take_up_undecided
+from flows.orchestration.cancelling import cancellable, end_jobs
+from flows.orchestration.janitors import end_dead_janitors, newest_only
+from flows.orchestration.parameters import ConfigFile, Overrides, Workspace
+from flows.orchestration.recorded_invocation import sum_up_refreshes
+from flows.orchestration.run_end import show_rejection
 from flows.presentation.run.pages import make_stage_page
-from flows.running.announcing import announce_budgets, announce_rejection, announce_release, take_up_undecided
-from flows.running.cancelling import cancellable, end_jobs
-from flows.running.janitors import end_dead_janitors, newest_only
-from flows.running.parameters import ConfigFile, Overrides, Workspace
-from flows.running.recorded_invocation import sum_up_refreshes
-from flows.running.run_end import show_rejection
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store, require_fit
 from tasks.contracts.kinds import lineage_lock

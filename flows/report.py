@@ -8,13 +8,13 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from pydantic import Field
 
 from configs.load import load_config
+from flows.orchestration.janitors import LONGEST_SECONDS, newest_only
+from flows.orchestration.parameters import ConfigFile, Overrides, Workspace
 from flows.presentation import html, markdown
 from flows.presentation.history.page import page, summary
 from flows.presentation.model import HISTORY_KEY, Cell
 from flows.presentation.search import FURTHER, LINEAGES
 from flows.presentation.wording import now
-from flows.running.janitors import LONGEST_SECONDS, newest_only
-from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.workspace import LINEAGES_PAGE

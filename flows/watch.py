@@ -10,11 +10,11 @@ from prefect import flow
 from prefect.states import Completed
 
 from configs.load import load_config
-from flows.running.asking import answer_overdue
-from flows.running.catch_up import set_lost_runs_crashed, start_again
-from flows.running.janitors import LONGEST_SECONDS, end_dead_janitors, newest_only
-from flows.running.parameters import ConfigFile, Overrides, Workspace
-from flows.running.watch_findings import publish, send_events
+from flows.orchestration.asking import answer_overdue
+from flows.orchestration.catch_up import set_lost_runs_crashed, start_again
+from flows.orchestration.janitors import LONGEST_SECONDS, end_dead_janitors, newest_only
+from flows.orchestration.parameters import ConfigFile, Overrides, Workspace
+from flows.orchestration.watch_findings import publish, send_events
 from infra.store.factory import open_store
 from tasks.contracts.workspace import METRICS
 from tasks.foundation.clock import now

@@ -205,7 +205,7 @@ def _control(store: Store, name: str, action: Action) -> ControlOutput:
             "no Prefect server is running, so no backfill is; start it: millrace up; or set PREFECT_API_URL"
         )
     os.environ.update(prefect_server.client_environment(server))
-    from flows.running.backfill_page import control_flow_run  # not before the environment is set
+    from flows.orchestration.backfill_page import control_flow_run  # not before the environment is set
 
     return ControlOutput(
         id=state.id, action=action, flow_run=state.flow_run, sentence=control_flow_run(UUID(state.flow_run), action)

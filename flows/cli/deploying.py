@@ -168,8 +168,8 @@ def _make_pool_and_queues(store: Store, config: Config, pool: str) -> str:
     """Make the work pool, its queue of janitors and the lineage's queue; return the name of the last."""
     from prefect.client.orchestration import get_client
 
-    from flows.running import janitors
-    from flows.running.lineage_queue import queue_name
+    from flows.orchestration import janitors
+    from flows.orchestration.lineage_queue import queue_name
     from infra import work_pool
 
     queue = queue_name(store, config.lineage)

@@ -332,7 +332,7 @@ def _announce(store: Store, release: Release, before: Release | None) -> None:
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    from flows.running.announcing import announce_rollback
+    from flows.orchestration.announcing import announce_rollback
 
     password = os.environ.get(PASSWORD_OF_CLIENT)
     # In case Prefect was imported before.

@@ -8,8 +8,8 @@ from prefect import flow
 from configs.load import load_config
 from flows.laboratory.bakeoff_page import publish, render_page
 from flows.laboratory.train_sides import train_sides
-from flows.running.cancelling import cancellable, end_jobs
-from flows.running.parameters import ConfigFile, Overrides, Seeds, Sides, SpanName, Workspace
+from flows.orchestration.cancelling import cancellable, end_jobs
+from flows.orchestration.parameters import ConfigFile, Overrides, Seeds, Sides, SpanName, Workspace
 from infra.store.factory import open_store
 from tasks.laboratory.bakeoff_report import BakeoffReport, published_lines
 from tasks.laboratory.bakeoff_sides import report_bakeoff, save_report

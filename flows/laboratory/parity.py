@@ -12,9 +12,9 @@ from configs.load import load_config
 from configs.schema.compute import AcceleratorName
 from flows.laboratory.parity_page import draw, publish
 from flows.laboratory.train_sides import train_sides
-from flows.running.cancelling import cancellable, end_jobs
-from flows.running.parameters import ConfigFile, Overrides, SpanName, Workspace
-from flows.running.run_end import show_rejection
+from flows.orchestration.cancelling import cancellable, end_jobs
+from flows.orchestration.parameters import ConfigFile, Overrides, SpanName, Workspace
+from flows.orchestration.run_end import show_rejection
 from infra.store.factory import open_store
 from tasks.laboratory.parity_report import ParityReport, compare, save_report, with_one_precision
 from tasks.laboratory.sides import plan_sides

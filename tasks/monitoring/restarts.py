@@ -1,6 +1,6 @@
 """The runs that the watch started for a span, and when it may start the next one.
 
-Only the rule and its record: flows/running/catch_up.py asks the Prefect server and starts them.
+Only the rule and its record: flows/orchestration/catch_up.py asks the Prefect server and starts them.
 """
 
 import datetime as dt

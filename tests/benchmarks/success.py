@@ -57,7 +57,7 @@ def measure(folder: Path, server: PrefectServer, runs: int, seed: int, *settings
         for failure, policy in POLICIES.items():
             patch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
         for name in ("make_stage_page", "write_run_report"):
-            patch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
+            patch.setattr(f"flows.orchestration.recorded_invocation.{name}", lambda *_: None)
         for number, day in enumerate(days):
             print(f"{number} of {runs} runs, {sum(faults.injected.values())} faults", file=sys.stderr, flush=True)
             pipeline(store.uri, day, overrides=("model.scratch.layers=1", *settings), return_state=True)

@@ -28,7 +28,7 @@ def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
 def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """No run has pages or a report: making them takes longer than all else."""
     for name in ("make_stage_page", "write_run_report"):
-        monkeypatch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
+        monkeypatch.setattr(f"flows.orchestration.recorded_invocation.{name}", lambda *_: None)
 
 
 @pytest.fixture

@@ -75,9 +75,9 @@ def test_the_run_goes_on_with_publishing_alone_and_its_pages_follow(store, runne
         reports.append(run_key)
 
     monkeypatch.setattr(
-        "flows.running.recorded_invocation.make_stage_page", lambda plan, stage, value: pages.append(stage)
+        "flows.orchestration.recorded_invocation.make_stage_page", lambda plan, stage, value: pages.append(stage)
     )
-    monkeypatch.setattr("flows.running.recorded_invocation.write_run_report", write)
+    monkeypatch.setattr("flows.orchestration.recorded_invocation.write_run_report", write)
     runner.fail(Chore.publish, CodeError("a bug"))
     assert pipeline(store.uri, "2021-Q1", overrides=PUBLISHED, return_state=True).is_failed()
     assert pages == [*Stage, Stage.release]  # once more, with what became of it

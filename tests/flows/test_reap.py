@@ -15,8 +15,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelled, Completed, Crashed, Running
 
+from flows.orchestration.cancelling import end_jobs
 from flows.reap import reap
-from flows.running.cancelling import end_jobs
 from infra.compute.batch.claim import Claim, make_claim, read_claim
 from infra.compute.batch.end_jobs import Reaped, ReapReport
 from infra.compute.batch.job import tag_value

@@ -157,7 +157,7 @@ def run(runner: FakeRunner, prefect: PrefectServer) -> State[Run]:
     with prefect.in_use(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
         for name in ("make_stage_page", "write_run_report"):  # the report is made by the tests that look at it
-            patch.setattr(f"flows.running.recorded_invocation.{name}", lambda *_: None)
+            patch.setattr(f"flows.orchestration.recorded_invocation.{name}", lambda *_: None)
         return pipeline(runner.store.uri, overrides=SETTINGS, return_state=True)
 
 

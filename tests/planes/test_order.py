@@ -23,7 +23,7 @@ ORDER = """
     flows.cli.serving             the command `serve`: its pages, its search workers, what it answers and refuses
     flows.cli.terminal            what all commands share: options, errors, progress bars
     flows                         the flows: pipeline, refresh, backfill, gate, watch, reap, prune, report
-    flows.running                 what every flow run does, backfills and the watch
+    flows.orchestration           what every flow run does, backfills and the watch
     flows.presentation.history    the pipeline's history: its page and figures
     flows.presentation.run        a run: its report, its account, its pages in the Prefect UI
     flows.presentation.stages     a stage: one file each, found by the stage's name
@@ -90,6 +90,12 @@ def test_every_folder_has_its_place() -> None:
     with_code = {folder_of(name) for name, path in MODULES.items() if path.read_text().strip()}
     assert with_code <= set(FOLDERS), "add the folder to ORDER, above all that it imports from"
     assert {folder for folder in FOLDERS if not (ROOT / folder.replace(".", "/")).is_dir()} == set()
+
+
+def test_a_folder_has_a_name_of_its_own() -> None:
+    names = Counter(folder.rpartition(".")[2] for folder in FOLDERS)
+    twice = {name for name, count in names.items() if count > 1}
+    assert twice <= {"laboratory"}, "a name that stands for two subjects; each layer may have its laboratory"
 
 
 def test_few_folders_import_from_each_other() -> None:

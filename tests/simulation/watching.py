@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from flows.running.events import Event
-from flows.running.watch_findings import RESOLVED, send_problems
+from flows.orchestration.events import Event
+from flows.orchestration.watch_findings import RESOLVED, send_problems
 from tasks.foundation.clock import now
 from tests.simulation.objects import Objects
 
@@ -39,7 +39,7 @@ class Alerts:
         return [_event(what) for what, until in self._stand_until.items() if hour < until]
 
     def deliver(self, store: Any, event: Event, sentence: str, which: str, **more: Any) -> None:
-        """Take an event, as `flows.running.events.deliver` sends it: the server takes two with one id for one."""
+        """Take an event, as `flows.orchestration.events.deliver` sends it: the server takes two with one id for one."""
         self._objects.turn("post", "events")
         if self._rng.random() < self.away:
             raise httpx.ConnectError("a simulated server is away")

@@ -9,15 +9,15 @@ from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
+import flows.orchestration.announcing
+import flows.orchestration.backfill_execution
+import flows.orchestration.backfill_page
+import flows.orchestration.child_runs
+import flows.orchestration.events
+import flows.orchestration.recorded_invocation
 import flows.refresh
-import flows.running.announcing
-import flows.running.backfill_execution
-import flows.running.backfill_page
-import flows.running.child_runs
-import flows.running.events
-import flows.running.recorded_invocation
-from flows.running.child_runs import SpanRun
-from flows.running.span_flow import backfill_span
+from flows.orchestration.child_runs import SpanRun
+from flows.orchestration.span_flow import backfill_span
 from tasks.foundation.clock import sleep
 from tasks.foundation.errors import POLICIES, ServerError, StageError, classify
 from tasks.running.context import Budget, override_context
@@ -77,7 +77,7 @@ class Pool:
 
     def _go(self, run: SpanRun, parameters: dict[str, Any]) -> None:
         def go() -> None:
-            flows.running.child_runs._current.set(run)
+            flows.orchestration.child_runs._current.set(run)
             backfill_span.fn(**parameters)
 
         try:
@@ -101,18 +101,18 @@ class _InOneThread(SpanRun):
 def without_prefect(deliver: Callable[..., None] = lambda *_, **__: None) -> Iterator[None]:
     """Call the flows' functions inside the block; `deliver` gets each event."""
     nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
-    page = flows.running.backfill_page
+    page = flows.orchestration.backfill_page
     with contextlib.ExitStack() as held:
         for owner, name, stand_in in (
             (StageTask, "__call__", _call),
-            (flows.running.recorded_invocation, "make_stage_page", nothing),
-            (flows.running.recorded_invocation, "write_run_report", nothing),
-            (flows.running.recorded_invocation, "links", nothing),
-            (flows.running.announcing, "write_run_report", nothing),
+            (flows.orchestration.recorded_invocation, "make_stage_page", nothing),
+            (flows.orchestration.recorded_invocation, "write_run_report", nothing),
+            (flows.orchestration.recorded_invocation, "links", nothing),
+            (flows.orchestration.announcing, "write_run_report", nothing),
             (flows.refresh, "make_stage_page", nothing),
             (flows.refresh, "end_dead_janitors", nothing),
-            (flows.running.events, "deliver", deliver),
-            (flows.running.backfill_execution, "SpanRunPool", Pool),
+            (flows.orchestration.events, "deliver", deliver),
+            (flows.orchestration.backfill_execution, "SpanRunPool", Pool),
             (page, "get_client", _no_server),
             (page, "create_table_artifact", lambda *_: uuid4()),
             (page, "create_progress_artifact", lambda *_: uuid4()),

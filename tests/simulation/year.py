@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import flows.running.events
+import flows.orchestration.events
 from configs.schema.operations import PruneConfig
-from flows.running.events import Event
+from flows.orchestration.events import Event
 from infra.store import lease
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
@@ -288,7 +288,7 @@ def play(theatre: Theatre, seed: int, hours: int, traced: int = sys.maxsize) -> 
         store = held.enter_context(opened(objects, rules, FencedRunner))
         held.enter_context(contextlib.redirect_stdout(None))
         year = Year(theatre, store, objects, rng, rules, traced)
-        held.enter_context(patch.object(flows.running.events, "deliver", year.alerts.deliver))
+        held.enter_context(patch.object(flows.orchestration.events, "deliver", year.alerts.deliver))
         hour = 0
         for hour in range(hours):
             year.hour(hour)

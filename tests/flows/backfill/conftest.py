@@ -26,10 +26,10 @@ def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
 def quick(without_pages: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for failure, policy in POLICIES.items():
         monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
-    for module in ("tasks.running.stage_output", "flows.running.child_runs"):
+    for module in ("tasks.running.stage_output", "flows.orchestration.child_runs"):
         monkeypatch.setattr(f"{module}.ASK_SECONDS", 0.2)
     monkeypatch.setattr(
-        "flows.running.span_flow.make_stage_page", lambda plan, stage, value: None
+        "flows.orchestration.span_flow.make_stage_page", lambda plan, stage, value: None
     )  # drawing takes longest
 
 

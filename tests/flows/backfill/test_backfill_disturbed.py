@@ -14,7 +14,7 @@ from prefect.exceptions import Pause
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Suspended
 
-from flows.running.backfill_page import control_flow_run
+from flows.orchestration.backfill_page import control_flow_run
 from infra.store.base import Conflict, Lock
 from infra.store.directory import DirectoryStore
 from tasks.campaigns import stored
@@ -35,7 +35,7 @@ def test_the_release_waits_for_a_run_of_the_lineage(
     begun: DirectoryStore, runner: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process locks the lineage while the branch is trained, until the release needs the lock."""
-    monkeypatch.setattr("flows.running.backfill_execution.AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("flows.orchestration.backfill_execution.AGAIN_SECONDS", 0.1)
     refused = threading.Event()
     original = begun.lock
 
@@ -199,7 +199,7 @@ def test_an_interruption_of_the_main_thread_ends_the_spans(
 
     runner.meanwhile = wait_in_training
     monkeypatch.setattr(
-        "flows.running.backfill_page.StatusPage.flush", lambda self, at_once=False: at_once or interrupted(self)
+        "flows.orchestration.backfill_page.StatusPage.flush", lambda self, at_once=False: at_once or interrupted(self)
     )
     with pytest.raises(KeyboardInterrupt):
         done(begun, "2021-Q3", "2021-Q4")

@@ -15,11 +15,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flows.cli.serving.pages import Pages
+from flows.orchestration.run_end import ended
 from flows.presentation import markdown
 from flows.presentation.model import ended_as
 from flows.presentation.run.pages import stage_page
 from flows.presentation.wording import ON_HOLDOUT, SIGNS, dollars, duration, number
-from flows.running.run_end import ended
 from infra.store.directory import DirectoryStore
 from tasks.contracts.kinds import REFRESH
 from tasks.contracts.stages import Stage

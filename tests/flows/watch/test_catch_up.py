@@ -11,9 +11,9 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Cancelled, Failed, Running
 
+from flows.orchestration.catch_up import LOST
+from flows.orchestration.watch_findings import GIVEN_UP
 from flows.pipeline import pipeline
-from flows.running.catch_up import LOST
-from flows.running.watch_findings import GIVEN_UP
 from infra.store.directory import DirectoryStore
 from tasks.campaigns import stored
 from tasks.campaigns.planner import plan_backfill
@@ -161,7 +161,7 @@ def test_a_run_that_waits_for_a_worker_is_not_started_twice(store, deployed, mon
 
 
 def test_a_start_whose_process_died_at_once_does_not_block_the_next(store, deployed, monkeypatch):
-    monkeypatch.setattr("flows.running.catch_up.GAP_SECONDS", 2.5)
+    monkeypatch.setattr("flows.orchestration.catch_up.GAP_SECONDS", 2.5)
     ingest(store, recent_span())
     hours_from_now(monkeypatch, 0)
     look(store)
@@ -169,10 +169,10 @@ def test_a_start_whose_process_died_at_once_does_not_block_the_next(store, deplo
     hours_from_now(monkeypatch, 2)
     look(store)
     assert keys(store) == ["i1"], "it may still come"
-    monkeypatch.setattr("flows.running.catch_up.SILENT", dt.timedelta(0))
+    monkeypatch.setattr("flows.orchestration.catch_up.SILENT", dt.timedelta(0))
     answers = iter([False, True])  # it was between two spans
     with monkeypatch.context() as busy:
-        busy.setattr("flows.running.catch_up.is_held", lambda store, lineage: next(answers))
+        busy.setattr("flows.orchestration.catch_up.is_held", lambda store, lineage: next(answers))
         look(store)
     assert keys(store) == ["i1"]
     look(store)
@@ -246,7 +246,7 @@ def killed_backfill(store: DirectoryStore) -> tuple[FlowRun, FlowRun, FlowRun]:
 
 
 def test_a_lost_run_and_its_parents_are_set_to_crashed(store, monkeypatch):
-    monkeypatch.setattr("flows.running.catch_up.START_MINUTES", 0.0)
+    monkeypatch.setattr("flows.orchestration.catch_up.START_MINUTES", 0.0)
     parent = shown_running("scheduled")
     child = shown_running("missed before", parent)
     running(store, flow_run=str(child.id))
@@ -265,7 +265,7 @@ def test_a_run_with_a_lock_or_just_started_still_shows_running(store, monkeypatc
     whole, span, _ = killed_backfill(store)
     look(store)
     assert states(run, whole, span) == ["Running", "Running", "Running"]
-    monkeypatch.setattr("flows.running.catch_up.START_MINUTES", 0.0)
+    monkeypatch.setattr("flows.orchestration.catch_up.START_MINUTES", 0.0)
     (backfill,) = stored.read_all(store)
     with store.lock("lineages/main.run"), store.lock(f"lineages/{backfill.branch}.run"):
         look(store)
@@ -273,7 +273,7 @@ def test_a_run_with_a_lock_or_just_started_still_shows_running(store, monkeypatc
 
 
 def test_a_flow_run_of_another_server_is_ignored(store, monkeypatch):
-    monkeypatch.setattr("flows.running.catch_up.START_MINUTES", 0.0)
+    monkeypatch.setattr("flows.orchestration.catch_up.START_MINUTES", 0.0)
     running(store, flow_run="8d1c22f0-98c2-4a55-a10b-1d4a3b3ad8f5")
     _, report = look(store)
     assert [clock.lost for clock in report.clocks] == [True]

@@ -10,7 +10,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import Artifact
 
-from flows.running.watch_findings import CATALOGUE_STALE, LATE, MISSED, RESOLVED, STALE, WILL_BE_LATE, section
+from flows.orchestration.watch_findings import CATALOGUE_STALE, LATE, MISSED, RESOLVED, STALE, WILL_BE_LATE, section
 from tasks.foundation.errors import FailureClass
 from tasks.planning.next_run import plan_run
 from tests.flows.watch.watching import NOW, PROMISED, SETTINGS, look, running, set_clock
@@ -139,7 +139,7 @@ def test_two_watches_at_the_same_moment_send_one_event(store, prefect, monkeypat
         at = dt.datetime.fromisoformat(NOW) + dt.timedelta(minutes=minute)
         set_clock(monkeypatch, at.isoformat())
         with monkeypatch.context() as blind:
-            blind.setattr("flows.running.watch_findings._read", lambda *_: ())
+            blind.setattr("flows.orchestration.watch_findings._read", lambda *_: ())
             look(store, f"lineage={lineage}", "freshness.target_hours=48", catch_up=False)
     look(store, f"lineage={lineage}", "freshness.target_hours=4000", catch_up=False)
     assert len(prefect.events(RESOLVED, f"millrace.lineage.{lineage}")) == 1, "the server took the others before"
@@ -151,7 +151,7 @@ def test_what_the_server_did_not_take_the_next_watch_sends(store, prefect, monke
     carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")))
     asked = (f"lineage={lineage}", "freshness.target_hours=48")
     with monkeypatch.context() as away:
-        away.setattr("flows.running.events.deliver", refuse)
+        away.setattr("flows.orchestration.events.deliver", refuse)
         look(store, *asked, catch_up=False)
     assert store.list("watch") == []
     look(store, *asked, catch_up=False)

@@ -35,7 +35,7 @@ def _pages() -> dict[str, object]:
 
 STAND_INS: dict[str, Callable[[], dict[str, object]]] = {
     "infra.compute.factory": _workers,
-    "flows.running.recorded_invocation": _pages,
+    "flows.orchestration.recorded_invocation": _pages,
 }
 
 

@@ -20,8 +20,8 @@ from prefect.flow_engine import run_flow
 
 import flows.watch
 import infra.compute.factory
+from flows.orchestration import asking
 from flows.pipeline import pipeline
-from flows.running import asking
 from infra.store.directory import DirectoryStore
 from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.runs import RunState
@@ -49,7 +49,7 @@ BY_ANN = {"name": "Ann", "reason": "the rows look right"}
 def runner(store: DirectoryStore, short_delays: None, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
     runner = FakeRunner(store)
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
-    monkeypatch.setattr("flows.running.recorded_invocation.make_stage_page", lambda *_: None)
+    monkeypatch.setattr("flows.orchestration.recorded_invocation.make_stage_page", lambda *_: None)
     monkeypatch.setattr(asking, "POLL_SECONDS", 0.2)
     return runner
 

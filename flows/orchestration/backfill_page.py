@@ -1,7 +1,7 @@
 """A backfill in the Prefect UI: its record as a table and a progress bar; its pause, resume and cancel buttons.
 
 The spans' threads report changes; only the main thread writes the record and the pages. The backfill reads the state of
-its flow run every few seconds (flows/running/child_runs.py), whether the UI's buttons or a command set it.
+its flow run every few seconds (flows/orchestration/child_runs.py), whether the UI's buttons or a command set it.
 """
 
 import json

@@ -8,9 +8,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 from configs.schema.config import Config
-from flows.presentation.run.report import write_run_report
-from flows.presentation.wording import plural
-from flows.running.events import (
+from flows.orchestration.events import (
     job_beyond_plan,
     model_rejected,
     near_budget,
@@ -18,6 +16,8 @@ from flows.running.events import (
     release_rolled_back,
     send_once,
 )
+from flows.presentation.run.report import write_run_report
+from flows.presentation.wording import plural
 from infra.compute.batch.listing import LiveJob
 from infra.store.base import Store
 from tasks.contracts.runs import Release, RunPlan

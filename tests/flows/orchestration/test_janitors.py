@@ -16,8 +16,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.flow_engine import run_flow
 from prefect.states import Cancelled, Pending, Running, Scheduled
 
-from flows.running import janitors
-from flows.running.janitors import QUEUE, end_dead_janitors, newest_only
+from flows.orchestration import janitors
+from flows.orchestration.janitors import QUEUE, end_dead_janitors, newest_only
 from infra import work_pool
 from tests.support.processes.prefect_server import PrefectServer
 

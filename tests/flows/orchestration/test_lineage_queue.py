@@ -10,8 +10,8 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 
-from flows.running import lineage_queue
-from flows.running.lineage_queue import lineage_turn, queue_name
+from flows.orchestration import lineage_queue
+from flows.orchestration.lineage_queue import lineage_turn, queue_name
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 

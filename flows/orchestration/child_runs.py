@@ -26,8 +26,8 @@ from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 from prefect.states import Pending, Scheduled, to_state_create
 
-from flows.running.backfill_page import StatusPage
-from flows.running.cancelling import end_jobs
+from flows.orchestration.backfill_page import StatusPage
+from flows.orchestration.cancelling import end_jobs
 from tasks.campaigns.campaign import Cell
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import CancelledError

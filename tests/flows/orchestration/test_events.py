@@ -13,11 +13,11 @@ import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-import flows.running.events
+import flows.orchestration.events
 import infra.compute.factory
+from flows.orchestration.events import REFRESHED, REJECTED, RELEASED, ROLLED_BACK, Event, send_once, send_waiting
 from flows.pipeline import pipeline
 from flows.refresh import refresh
-from flows.running.events import REFRESHED, REJECTED, RELEASED, ROLLED_BACK, Event, send_once, send_waiting
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
 from tasks.contracts.workspace import WAITING
@@ -93,7 +93,7 @@ def test_a_rejection_carries_the_verdicts_and_the_refresh_after_it_is_another_ev
 
 def test_a_server_that_takes_no_event_fails_no_run_and_gets_it_later(prefect, store, monkeypatch):
     with monkeypatch.context() as away:
-        away.setattr(flows.running.events, "deliver", refuse)
+        away.setattr(flows.orchestration.events, "deliver", refuse)
         assert pipeline(store.uri, overrides=OVERRIDES).state == "Released"
         ingest_feed(store, "2021-01")
         assert refresh(store.uri, overrides=OVERRIDES) == releases.read(store, 2)
@@ -175,13 +175,13 @@ def test_an_event_on_record_as_sent_leaves_the_outbox_without_a_second_alert(
 ) -> None:
     """A process was killed between its record and the deletion, or two looked for the record at the same moment."""
     store, sent = DirectoryStore(tmp_path), list[str]()
-    monkeypatch.setattr(flows.running.events, "deliver", lambda store, event, *_: sent.append(event.what))
+    monkeypatch.setattr(flows.orchestration.events, "deliver", lambda store, event, *_: sent.append(event.what))
     for what in ("late-1", "late-1", "late-2"):
         event = Event(
             what=what, event="millrace.run.late", lineage="main", severity="warning", sentence="It is late.",
             resource={"prefect.resource.id": "millrace.run.abc"}, payload={},
         )  # fmt: skip
-        waiting = flows.running.events.WaitingEvent(event=event, at=now())
+        waiting = flows.orchestration.events.WaitingEvent(event=event, at=now())
         store.create(WAITING.key(lineage="main", what=what), waiting.to_json())
         send_waiting(store)
     assert (sent, store.list("outbox")) == (["late-1", "late-2"], [])

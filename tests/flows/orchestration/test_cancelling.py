@@ -12,8 +12,8 @@ from prefect.exceptions import CancelledRun
 from prefect.states import Cancelling
 
 import infra.compute.factory
+from flows.orchestration.cancelling import cancellable
 from flows.pipeline import pipeline
-from flows.running.cancelling import cancellable
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec, Waiter
 from tasks.contracts.stages import Stage

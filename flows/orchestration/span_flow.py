@@ -6,12 +6,12 @@ from typing import Any
 from prefect import flow
 from prefect.states import Completed
 
+from flows.orchestration.announcing import announce_budgets, announce_rejection, announce_release
+from flows.orchestration.cancelling import cancellable
+from flows.orchestration.child_runs import current_span_run
+from flows.orchestration.recorded_invocation import record_invocation
+from flows.orchestration.run_end import ended, show_rejection
 from flows.presentation.run.pages import make_stage_page
-from flows.running.announcing import announce_budgets, announce_rejection, announce_release
-from flows.running.cancelling import cancellable
-from flows.running.child_runs import current_span_run
-from flows.running.recorded_invocation import record_invocation
-from flows.running.run_end import ended, show_rejection
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome

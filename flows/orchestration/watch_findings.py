@@ -11,12 +11,12 @@ import httpx
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from pydantic import Field
 
+from flows.orchestration import events
+from flows.orchestration.catch_up import Started
+from flows.orchestration.events import Event, Severity, send_waiting
 from flows.presentation.markdown import page
 from flows.presentation.model import Cell, Command, Section, table
 from flows.presentation.wording import moment, versions
-from flows.running import events
-from flows.running.catch_up import Started
-from flows.running.events import Event, Severity, send_waiting
 from infra.store.base import Store
 from infra.store.records import find_record, update_record
 from tasks.contracts.workspace import PROBLEM

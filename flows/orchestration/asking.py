@@ -17,8 +17,8 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Paused, Running
 from pydantic import Field
 
-from flows.running.events import gate_asks, send_once
-from flows.running.recorded_invocation import page_of
+from flows.orchestration.events import gate_asks, send_once
+from flows.orchestration.recorded_invocation import page_of
 from infra.store.base import Store
 from tasks.contracts.evaluation import DecisionAnswer
 from tasks.contracts.runs import RunPlan

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 
-from flows.running.backfill_page import StatusPage
-from flows.running.child_runs import SpanRunPool, started_by_tag
-from flows.running.lineage_queue import lineage_turn
-from flows.running.recorded_invocation import page_of
-from flows.running.span_flow import backfill_span
+from flows.orchestration.backfill_page import StatusPage
+from flows.orchestration.child_runs import SpanRunPool, started_by_tag
+from flows.orchestration.lineage_queue import lineage_turn
+from flows.orchestration.recorded_invocation import page_of
+from flows.orchestration.span_flow import backfill_span
 from infra.store.base import Conflict, Store
 from tasks.campaigns import stored
 from tasks.campaigns.campaign import BackfillPlan, Campaign, Cell, State
