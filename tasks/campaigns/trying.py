@@ -17,9 +17,10 @@ from tasks.contracts.workspace import EXPERIMENT, RESULT, SPEC
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import branches, lineage
+from tasks.runs.done import check_outputs
 from tasks.runs.experiments import LONGEST_NAME, Experiment, TriedSetting, find, is_name
 from tasks.runs.plan import read_plan
-from tasks.runs.results import check_outputs, read_result
+from tasks.runs.results import read_result
 
 STAGES: tuple[BackfillStage, ...] = ("train", "evaluate")
 # Settings of `train` that validate reads too; all other ones of that section come after the rows are written.

@@ -7,7 +7,7 @@ if the failure class is transient.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import prefect
@@ -16,10 +16,12 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
 import infra.compute.factory
+from configs.schema.config import Config
+from configs.schema.operations import CostConfig
 from infra.store.base import NoAnswer, Store
 from infra.store.factory import open_store
 from infra.store.manifest import quarantine
-from tasks.contracts.jobs import Inputs, JobSpec, Listener, Runner
+from tasks.contracts.jobs import BatchAttempt, Inputs, JobSpec, Listener, Runner
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.outcomes import Check, StageResult
 from tasks.contracts.runs import RunPlan
@@ -43,8 +45,9 @@ from tasks.running.context import Budget, is_stopping, note_done, override_conte
 from tasks.running.lineage_lock import admit_workers, confirm_lineages
 from tasks.running.server_presence import await_server, repeat_until_served, server_answers
 from tasks.running.stage_output import Heartbeat, StageOutput, logger
-from tasks.runs import ledger
-from tasks.runs.results import check_inputs, check_outputs, read_result, same_work
+from tasks.runs.done import same_work, usable_result
+from tasks.runs.ledger import OpenAttempt
+from tasks.runs.results import read_result
 from tasks.runs.run import Run, StageRun
 from tasks.runs.snapshot import Snapshot
 
@@ -73,17 +76,18 @@ def run_stage(
             interruption (Ctrl-C, a signal, Prefect ending the run) passes through unchanged, recorded as CANCELLED.
     """
     store = open_store(plan.workspace)
-    output, before = StageOutput(listener), Run(Snapshot(store, strict=True), plan.run_key).stage(inputs.stage)
+    output, run = StageOutput(listener), Run(Snapshot(store, strict=True), plan.run_key)
     stage, name = inputs.stage, f"{inputs.stage} {plan.span.name}"
+    before = run.stage(stage)
     runner = runner or infra.compute.factory.make_runner(plan.config, store, stage)
     spec = _found(before, plan, inputs, runner)
     if spec is None:
         for abandoned in (each for each in before.attempts if each.ended_at is None):
-            ledger.close_abandoned(store, abandoned)
+            OpenAttempt(store, abandoned).close_abandoned()
             output.log(
                 f"{stage}: attempt {abandoned.attempt} of an earlier invocation ended without a record; closed it"
             )
-        if (done := _done(store, plan, inputs, outcome_type, output, outputs_stay)) is not None:
+        if (done := _done(run, plan.config, inputs, outcome_type, output, outputs_stay)) is not None:
             output.log(f"{name}: done before, in {run_folder(plan.run_key)}/{stage}")
             note_done()
             return done
@@ -191,8 +195,8 @@ def _found(before: StageRun, plan: RunPlan, inputs: Inputs, runner: Runner) -> J
 def _attempt(
     store: Store, spec: JobSpec, outcome_type: type[O], runner: Runner, output: StageOutput, budget: Budget
 ) -> O:
-    record, began = ledger.begin(store, spec), uptime()
-    output.signs = Heartbeat(store, record)
+    attempt, began = OpenAttempt.begin(store, spec), uptime()
+    output.signs = Heartbeat(attempt)
     tries = budget.left(spec.attempt)
     try:
         runner.run(spec, output, tries)
@@ -204,7 +208,7 @@ def _attempt(
         output.ended(classify(error))
         if isinstance(error, SupersededError):  # the process that took over has closed the record
             raise
-        last = _record_failure(store, record, output, uptime() - began, error, spec)
+        last = _record_failure(attempt, output.tries, uptime() - began, error, spec.config.cost)
         budget.use(last)
         output.log(f"{spec.stage} {spec.span.name}: attempt {last} ended with {classify(error)}: {error}")
         if isinstance(error, StageError) or not isinstance(error, Exception):
@@ -213,31 +217,25 @@ def _attempt(
         raise ERRORS[classify(error)](said) from error
     output.ended()
     if output.tries:
-        ledger.end_tries(store, record, output.tries, spec.config.cost)
+        attempt.end_tries(output.tries, spec.config.cost)
     else:
-        ledger.end(store, record, uptime() - began)
+        attempt.end(uptime() - began)
     return outcome
 
 
 def _record_failure(
-    store: Store,
-    record: ledger.LedgerRecord,
-    output: StageOutput,
-    wall_seconds: float,
-    error: BaseException,
-    spec: JobSpec,
+    attempt: OpenAttempt, tries: Sequence[BatchAttempt], wall_seconds: float, error: BaseException, cost: CostConfig
 ) -> int:
     """Close the records of all tries, and return the number of the last one."""
-    tries = output.tries
     try:
-        ledger.end_tries(store, record, tries, spec.config.cost)
+        attempt.end_tries(tries, cost)
         if tries and tries[-1].failure == classify(error):
             return tries[-1].attempt
         # The error belongs to no reported try, so it ended the one after them.
-        last = record.model_copy(update={"attempt": tries[-1].attempt + 1}) if tries else record
-        ledger.end(store, last, wall_seconds, error)
-        return last.attempt
+        last = attempt.numbered(tries[-1].attempt + 1) if tries else attempt
+        return last.end(wall_seconds, error).attempt
     except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
+        record = attempt.record
         logger().error(
             "the ledger record of %s attempt %d was not closed: %s", record.stage, record.attempt, unwritable
         )
@@ -245,20 +243,14 @@ def _record_failure(
 
 
 def _done(
-    store: Store, plan: RunPlan, inputs: Inputs, outcome_type: type[O], output: StageOutput, outputs_stay: bool
+    run: Run, config: Config, inputs: Inputs, outcome_type: type[O], output: StageOutput, outputs_stay: bool
 ) -> O | None:
     try:
-        result = read_result(store, plan.run_key, inputs.stage)
-        if result is None:
-            return None
-        check_inputs(store, result, inputs, workers_of(plan.config, inputs.stage))
-        if outputs_stay:
-            check_outputs(store, result.outcome)
-        return _outcome(result, outcome_type)
+        return _outcome(usable_result(run, inputs, workers_of(config, inputs.stage), outputs_stay), outcome_type)
     except NoAnswer:
         raise  # the next try may read it
     except StoreError as error:
-        moved = quarantine(store, RESULT.key(run=plan.run_key, stage=inputs.stage))
+        moved = quarantine(run.snapshot.store, RESULT.key(run=run.run_key, stage=inputs.stage))
         output.log(f"{inputs.stage}: its result can't be relied on and is in {moved} now; running again. {error}")
         return None
 

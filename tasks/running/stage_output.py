@@ -24,7 +24,6 @@ from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_API_URL
 
 from infra import prefect_health
-from infra.store.base import Store
 from tasks.contracts.jobs import BatchAttempt, Listener, Progress
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.clock import duration, uptime
@@ -32,8 +31,7 @@ from tasks.foundation.errors import CancelledError, FailureClass, StoreError
 from tasks.running import json_logs
 from tasks.running.context import is_stopping, stage_context
 from tasks.running.lineage_lock import check_lineages
-from tasks.runs import ledger
-from tasks.runs.ledger import LedgerRecord
+from tasks.runs.ledger import OpenAttempt
 
 UPDATE_SECONDS = 3.0  # least time between two updates
 WINDOW_SECONDS = 60.0  # window of the speed; long enough to smooth an evaluation in the loop
@@ -213,8 +211,8 @@ EVERY_SECONDS = 30.0
 class Heartbeat:
     """The heartbeat of one attempt, which starts now."""
 
-    def __init__(self, store: Store, record: LedgerRecord) -> None:
-        self._store, self._record = store, record
+    def __init__(self, attempt: OpenAttempt) -> None:
+        self._attempt = attempt
         self._began = self._given = uptime()
 
     def give(self) -> None:
@@ -224,7 +222,7 @@ class Heartbeat:
             return
         self._given = now
         try:
-            ledger.see(self._store, self._record, now - self._began)
+            self._attempt.see(now - self._began)
         except (OSError, StoreError) as error:
             logging.getLogger("millrace").debug("a sign of life was not written: %s", error)
 

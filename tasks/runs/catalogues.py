@@ -23,7 +23,7 @@ from tasks.contracts.stages import Stage, compute_of
 from tasks.contracts.workspace import PRUNED_RUN, SPEC
 from tasks.data.span_versions import list_feeds
 from tasks.runs import branches, lineage, releases
-from tasks.runs.ledger import close_abandoned, marked_open
+from tasks.runs.ledger import OpenAttempt, marked_open
 from tasks.runs.plan import NothingToDo, read_plan, rows_of
 from tasks.runs.results import UnusableResult, read_judgement, read_result
 from tasks.runs.run import Run
@@ -298,4 +298,4 @@ def close_left(store: Store, plan: RunPlan) -> None:
             if left.plan is not None and left.plan.config.lineage == plan.config.lineage:
                 for attempt in left.attempts:
                     if attempt.ended_at is None:
-                        close_abandoned(store, attempt)
+                        OpenAttempt(store, attempt).close_abandoned()

@@ -121,75 +121,94 @@ class SignOfLife(Record):
     seconds: float
 
 
-def begin(store: Store, spec: JobSpec) -> LedgerRecord:
-    """Open the record of an attempt."""
-    instance = instance_of(spec.config, spec.stage)
-    mark_open(store, spec.run_key, f"{spec.stage} {spec.attempt}")
-    record = LedgerRecord(
-        run_key=spec.run_key,
-        span=spec.span.name,
-        stage=spec.stage,
-        attempt=spec.attempt,
-        failure=None,
-        message="",
-        started_at=now(),
-        ended_at=None,
-        seconds=Phases(),
-        workers=spec.workers,
-        machines=machines_of(spec.config, spec.stage, spec.workers),
-        instance=instance,
-        price=price_of(instance, spec.config.cost),
-    )
-    store.write(LEDGER.of(record), record.to_json())
-    return record
+class OpenAttempt:
+    """An attempt on record that has not ended. One process ends it; if another took over, that one's end counts."""
 
+    def __init__(self, store: Store, record: LedgerRecord) -> None:
+        self._store, self.record = store, record
 
-def see(store: Store, record: LedgerRecord, seconds: float) -> None:
-    """Record that an attempt still runs, `seconds` after it was started. Raises StoreError, OSError: not written."""
-    store.write(SEEN.of(record), SignOfLife(at=now(), seconds=round(seconds, 3)).to_json())
+    @classmethod
+    def begin(cls, store: Store, spec: JobSpec) -> Self:
+        """Open the record of an attempt."""
+        instance = instance_of(spec.config, spec.stage)
+        mark_open(store, spec.run_key, f"{spec.stage} {spec.attempt}")
+        record = LedgerRecord(
+            run_key=spec.run_key,
+            span=spec.span.name,
+            stage=spec.stage,
+            attempt=spec.attempt,
+            failure=None,
+            message="",
+            started_at=now(),
+            ended_at=None,
+            seconds=Phases(),
+            workers=spec.workers,
+            machines=machines_of(spec.config, spec.stage, spec.workers),
+            instance=instance,
+            price=price_of(instance, spec.config.cost),
+        )
+        store.write(LEDGER.of(record), record.to_json())
+        return cls(store, record)
 
+    def numbered(self, number: int) -> Self:
+        """Return a retry that AWS Batch made of it, which has another number and no record yet."""
+        return type(self)(self._store, self.record.model_copy(update={"attempt": number}))
 
-def end(store: Store, record: LedgerRecord, wall_seconds: float, error: BaseException | None = None) -> LedgerRecord:
-    """Close the record of an attempt that took `wall_seconds`; no `error` means success.
+    def see(self, seconds: float) -> None:
+        """Record that it still runs, `seconds` after it was started. Raises StoreError, OSError: not written."""
+        self._store.write(SEEN.of(self.record), SignOfLife(at=now(), seconds=round(seconds, 3)).to_json())
 
-    The phases are read from the result or the error files of the workers; the
-    time to start and end their processes counts as booting. If a failed attempt left no such file, all seconds after
-    its last checkpoint are lost.
-    """
-    if error is None:
-        return _close(store, record, None, "", _done_phases(store, record) or Phases(), wall_seconds)
-    phases = _failed_phases(store, record, wall_seconds)
-    return _close(store, record, classify(error), str(error) or type(error).__name__, phases, wall_seconds)
+    def end(self, wall_seconds: float, error: BaseException | None = None) -> LedgerRecord:
+        """Close the record after `wall_seconds`; no `error` means success.
 
+        The phases are read from the result or the error files of the workers; the
+        time to start and end their processes counts as booting. If a failed attempt left no such file, all seconds
+        after its last checkpoint are lost.
+        """
+        if error is None:
+            return self._close(None, "", self._done_phases() or Phases(), wall_seconds)
+        phases = self._failed_phases(wall_seconds)
+        return self._close(classify(error), str(error) or type(error).__name__, phases, wall_seconds)
 
-def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt], cost: CostConfig) -> None:
-    """Close the record of an attempt that was made on rented machines, and write closed ones for its retries.
+    def end_tries(self, tries: Sequence[BatchAttempt], cost: CostConfig) -> None:
+        """Close the record of an attempt that was made on rented machines, and write closed ones for its retries.
 
-    Ends of earlier retries are counted back from now, by the clock of AWS.
-    """
-    closed_at = dt.datetime.fromisoformat(now())
-    for retry in tries:
-        record = first.model_copy(update={"attempt": retry.attempt})
+        Ends of earlier retries are counted back from now, by the clock of AWS.
+        """
+        closed_at = dt.datetime.fromisoformat(now())
+        for retry in tries:
+            last = tries[-1].stopped_at
+            ago = last - retry.stopped_at if last is not None and retry.stopped_at is not None else 0.0
+            ended_at = closed_at - dt.timedelta(seconds=max(0.0, ago))
+            self.numbered(retry.attempt)._end_try(retry, ended_at, cost, is_first=retry is tries[0])
+
+    def close_abandoned(self) -> LedgerRecord:
+        """Close the record if its orchestrator died; call it while no other process can run the stage."""
+        sign = find_record(self._store, SEEN.of(self.record), SignOfLife, _WAY_OUT)
+        if (done := self._done_phases()) is not None:
+            return self._close(None, "", done, 0.0, sign)
+        phases = self._failed_phases(sign.seconds if sign else 0.0)
+        why = "the orchestrator was lost while this attempt ran"
+        return self._close(FailureClass.HOST, why, phases, 0.0, sign)
+
+    def _end_try(self, retry: BatchAttempt, ended_at: dt.datetime, cost: CostConfig, is_first: bool) -> None:
+        record = self.record
         if retry.failure:
-            phases = _failed_phases(store, record, retry.running)
+            phases = self._failed_phases(retry.running)
         else:
-            phases = _done_phases(store, record) or Phases(productive=retry.running)
+            phases = self._done_phases() or Phases(productive=retry.running)
         # Time of the container and the launcher before and after the worker.
         around = max(0.0, retry.running - phases.total)
         seconds = phases.model_copy(
             update={"queued": round(retry.queued, 3), "booting": round(phases.booting + retry.booting + around, 3)}
         )
-        last = tries[-1].stopped_at
-        ago = last - retry.stopped_at if last is not None and retry.stopped_at is not None else 0.0
-        ended_at = closed_at - dt.timedelta(seconds=max(0.0, ago))
-        if retry is not tries[0]:
-            started_at = ended_at - dt.timedelta(seconds=seconds.total)
-            record = record.model_copy(update={"started_at": started_at.isoformat(timespec="microseconds")})
-        seen = retry.instance or first.instance
+        started_at = ended_at - dt.timedelta(seconds=seconds.total)
+        seen = retry.instance or record.instance
         changes = {
+            "started_at": record.started_at if is_first else started_at.isoformat(timespec="microseconds"),
             "instance": seen,
             "instance_seen": retry.instance is not None,
-            "price": first.price if seen == first.instance else price_of(seen, cost),
+            "price": record.price if seen == record.instance else price_of(seen, cost),
             "failure": retry.failure,
             "message": retry.message,
             "ended_at": ended_at.isoformat(timespec="microseconds"),
@@ -199,17 +218,60 @@ def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt], 
             "job": retry.job,
             "hosts": retry.hosts,
         }
-        _write_end(store, record.model_copy(update=changes))
+        self._write_end(record.model_copy(update=changes))
 
+    def _close(
+        self,
+        failure: FailureClass | None,
+        message: str,
+        phases: Phases,
+        wall_seconds: float,
+        sign: SignOfLife | None = None,
+    ) -> LedgerRecord:
+        around = max(0.0, wall_seconds - phases.total)
+        seconds = phases.model_copy(update={"booting": round(phases.booting + around, 3)})
+        changes = {
+            "failure": failure,
+            "message": message,
+            "ended_at": sign.at if sign else now(),
+            "seconds": seconds,
+            "billable_seconds": round(seconds.paid * self.record.machines, 3),
+        }
+        return self._write_end(self.record.model_copy(update=changes))
 
-def close_abandoned(store: Store, record: LedgerRecord) -> LedgerRecord:
-    """Close the record of an attempt whose orchestrator died; call it while no other process can run the stage."""
-    sign = find_record(store, SEEN.of(record), SignOfLife, _WAY_OUT)
-    if (done := _done_phases(store, record)) is not None:
-        return _close(store, record, None, "", done, 0.0, sign)
-    phases = _failed_phases(store, record, sign.seconds if sign else 0.0)
-    why = "the orchestrator was lost while this attempt ran"
-    return _close(store, record, FailureClass.HOST, why, phases, 0.0, sign)
+    def _write_end(self, closed: LedgerRecord) -> LedgerRecord:
+        """Write the closed record unless the process that took over has closed it; return the one on record."""
+        there = update_record(
+            self._store,
+            LEDGER.of(closed),
+            LedgerRecord,
+            lambda there: None if there and there.ended_at else closed,
+            _WAY_OUT,
+        )
+        return there or closed
+
+    def _done_phases(self) -> Phases | None:
+        """Return the worker's phases; None unless the stage's result is of this attempt."""
+        try:
+            result = read_result(self._store, self.record.run_key, self.record.stage)
+        except UnusableResult:
+            return None
+        return result.phases if result is not None and result.attempt == self.record.attempt else None
+
+    def _failed_phases(self, wall_seconds: float) -> Phases:
+        """Return the phases of the first worker to fail; its productive time after the last checkpoint counts as lost.
+
+        If no worker left its phases, all of `wall_seconds` after that checkpoint are lost.
+        """
+        found = find_record(self._store, KEPT_WORK.of(self.record), KeptWork, _WAY_OUT)
+        kept = found.phases if found else Phases()
+        failures = worker_failures(self._store, self.record)
+        if not failures:
+            return kept.model_copy(update={"lost": round(max(0.0, wall_seconds - kept.total), 3)})
+        phases = failures[0].phases
+        productive = min(kept.productive, phases.productive)
+        lost = round(phases.lost + phases.productive - productive, 3)
+        return phases.model_copy(update={"productive": productive, "lost": lost})
 
 
 def records(store: Store, run_key: str | None = None) -> list[LedgerRecord]:
@@ -221,59 +283,3 @@ def records(store: Store, run_key: str | None = None) -> list[LedgerRecord]:
     keys = [key for root in ([run_folder(run_key)] if run_key else ROOTS) for key in store.list(root)]
     found = [read_record(store, key, LedgerRecord, _WAY_OUT) for key in keys if LEDGER.match(key)]
     return sorted(found, key=lambda record: record.started_at)
-
-
-def _close(
-    store: Store,
-    record: LedgerRecord,
-    failure: FailureClass | None,
-    message: str,
-    phases: Phases,
-    wall_seconds: float,
-    sign: SignOfLife | None = None,
-) -> LedgerRecord:
-    around = max(0.0, wall_seconds - phases.total)
-    seconds = phases.model_copy(update={"booting": round(phases.booting + around, 3)})
-    closed = record.model_copy(
-        update={
-            "failure": failure,
-            "message": message,
-            "ended_at": sign.at if sign else now(),
-            "seconds": seconds,
-            "billable_seconds": round(seconds.paid * record.machines, 3),
-        }
-    )
-    return _write_end(store, closed)
-
-
-def _write_end(store: Store, closed: LedgerRecord) -> LedgerRecord:
-    """Write a closed record unless the process that took over has closed it; return the one on record."""
-    there = update_record(
-        store, LEDGER.of(closed), LedgerRecord, lambda there: None if there and there.ended_at else closed, _WAY_OUT
-    )
-    return there or closed
-
-
-def _done_phases(store: Store, record: LedgerRecord) -> Phases | None:
-    """Return the worker's phases; None unless the stage's result is of this attempt."""
-    try:
-        result = read_result(store, record.run_key, record.stage)
-    except UnusableResult:
-        return None
-    return result.phases if result is not None and result.attempt == record.attempt else None
-
-
-def _failed_phases(store: Store, record: LedgerRecord, wall_seconds: float) -> Phases:
-    """Return the phases of the first worker to fail; its productive time after the last checkpoint counts as lost.
-
-    If no worker left its phases, all of `wall_seconds` after that checkpoint are lost.
-    """
-    found = find_record(store, KEPT_WORK.of(record), KeptWork, _WAY_OUT)
-    kept = found.phases if found else Phases()
-    failures = worker_failures(store, record)
-    if not failures:
-        return kept.model_copy(update={"lost": round(max(0.0, wall_seconds - kept.total), 3)})
-    phases = failures[0].phases
-    productive = min(kept.productive, phases.productive)
-    lost = round(phases.lost + phases.productive - productive, 3)
-    return phases.model_copy(update={"productive": productive, "lost": lost})

@@ -1,16 +1,11 @@
-"""The results of finished stages: whether they exist, and whether they can still be used.
-
-Only this module decides that a stage is done: `result.json` is readable and of the same work, and its folders are
-complete.
-"""
+"""The results of finished stages, the judgement of a run by its gates, and the changes of its release."""
 
 from collections.abc import Callable
 
 from pydantic import Field
 
 from infra.store.base import Store
-from infra.store.manifest import MANIFEST, CorruptFolder, MissingFolder, check_sizes, quarantine
-from infra.store.records import find_record, read_record, update_record
+from infra.store.records import find_record, update_record
 from tasks.contracts.evaluation import (
     Decision,
     ForwardScore,
@@ -22,21 +17,15 @@ from tasks.contracts.evaluation import (
     refusals,
     refused,
 )
-from tasks.contracts.jobs import Inputs, JobSpec
 from tasks.contracts.outcomes import (
     EvaluateOutcome,
-    ImportOutcome,
-    Outcome,
     StageResult,
-    TrainOutcome,
-    ValidateOutcome,
-    WarmupOutcome,
 )
 from tasks.contracts.search import Changes
 from tasks.contracts.stages import Chore, Stage
-from tasks.contracts.workspace import CATALOGUE, CHANGED, RESULT, SPEC, VECTORS, VERDICTS
+from tasks.contracts.workspace import CHANGED, RESULT, VERDICTS
 from tasks.foundation.errors import StoreError
-from tasks.foundation.records import Record, decides
+from tasks.foundation.records import Record
 
 _JUDGED_AGAIN = "move the file away, and give the same command again: the run is judged once more"
 
@@ -172,56 +161,3 @@ def read_changes(store: Store, run_key: str, release: int | None) -> Changes | N
     """
     changes = find_record(store, CHANGED.key(run=run_key), Changes, error=UnusableResult)
     return changes.model_copy(update={"after": release}) if changes is not None else None
-
-
-def check_inputs(store: Store, result: StageResult, inputs: Inputs, workers: int) -> None:
-    """Check that a result was made from `inputs`, except inputs that a retry may find changed: champion, graphs,
-    item feeds, golden set. The number of workers counts for graphs that training still needs.
-
-    Raises:
-        UnusableResult: it was made from other inputs, because an earlier stage had to run again, or has the graphs of
-            another number of workers.
-    """
-    key = SPEC.key(run=result.run_key, stage=inputs.stage, attempt=result.attempt)
-    made_by = read_record(store, key, JobSpec, "the inputs of the result are unknown", UnusableResult)
-    if _decisive(made_by.inputs) != _decisive(inputs):
-        raise UnusableResult(f"{store.uri}/{key} names other inputs than the stages before have now")
-    compiled = result.outcome.compiled if isinstance(result.outcome, WarmupOutcome) else None
-    if compiled and made_by.workers != workers and read_result(store, result.run_key, Stage.train) is None:
-        raise UnusableResult(f"its graphs are those of {made_by.workers} workers, and {workers} will train now")
-
-
-def check_outputs(store: Store, outcome: Outcome) -> None:
-    """Check that every folder of an outcome is complete. Readers of the files check their checksums.
-
-    Raises:
-        MissingFolder: a folder is gone.
-        CorruptFolder: a manifest is unreadable, a file is gone, or the weights differ from the outcome's. A folder
-            damaged like this is moved to quarantine/, so that it can be made again, unless others name its files.
-    """
-    for prefix in outcome.outputs:
-        try:
-            manifest = check_sizes(store, prefix)
-        except CorruptFolder as error:
-            if any(kind.match(f"{prefix}/{MANIFEST}") for kind in (CATALOGUE, VECTORS)):
-                raise  # other releases may name its files, so it stays, and what replaces it is made beside it
-            raise CorruptFolder(f"{error}; the folder is in {quarantine(store, prefix)} now") from error
-        if isinstance(outcome, WarmupOutcome) and not manifest.facts.get("complete"):
-            raise CorruptFolder(f"{store.uri}/{prefix} lost compiled graphs since")
-        if isinstance(outcome, TrainOutcome | ImportOutcome) and manifest.sha256 != outcome.checkpoint.sha256:
-            raise CorruptFolder(f"{store.uri}/{prefix} is complete, but not the checkpoint that this run made")
-    if isinstance(outcome, ValidateOutcome) and outcome.quarantine and not store.exists(outcome.quarantine):
-        raise MissingFolder(f"{store.uri}/{outcome.quarantine} is gone")
-
-
-def same_work(one: JobSpec, other: JobSpec) -> bool:
-    """Return whether two specs are for the same work, as in `check_inputs`."""
-    alike = {"inputs": _decisive(one.inputs), "config": other.config, "fences": other.fences}
-    other = other.model_copy(update={"inputs": _decisive(other.inputs)})
-    return one.config.same_work_as(other.config) and one.model_copy(update=alike) == other
-
-
-def _decisive(inputs: Inputs) -> Inputs:
-    """Return only the inputs that decide the outcome."""
-    others = [name for name, field in type(inputs).model_fields.items() if not decides(field)]
-    return inputs.model_copy(update=dict.fromkeys(others))

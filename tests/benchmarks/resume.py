@@ -118,7 +118,7 @@ def _outcome(workspace: Path, stage: Stage, kind: type[O]) -> O:
 def _record_failures(store: DirectoryStore, inputs: TrainInputs) -> None:
     for attempt in range(1, FAILURES + 1):
         spec = _spec(Path(store.uri), inputs, attempt)
-        begun = ledger.begin(store, spec)
+        begun = ledger.OpenAttempt.begin(store, spec).record
         seconds = Phases(lost=FAILURE_SECONDS)
         changes = {"failure": FailureClass.HOST, "ended_at": begun.started_at, "seconds": seconds}
         store.write(f"{spec.attempt_prefix}/ledger.json", begun.model_copy(update=changes).to_json())

@@ -199,7 +199,7 @@ def test_a_refresh_closes_what_a_lost_one_left_open(store, runner, monkeypatch):
     pipeline(store.uri, overrides=OVERRIDES)
     ingest_feed(store, "2021-01")
     with monkeypatch.context() as patched:
-        patched.setattr(ledger, "end", lambda *_: die())
+        patched.setattr(ledger.OpenAttempt, "end", lambda *_: die())
         with pytest.raises(Killed):
             refresh(store.uri, overrides=OVERRIDES)
     ingest_feed(store, "2021-02")

@@ -95,8 +95,8 @@ def test_the_report_shows_what_refused_the_machines_of_the_last_attempt(store: D
         action="exclude host",
     )
     spec = spec_of(Stage.health, workspace=store.uri).model_copy(update={"run_key": plan.run_key})
-    record = ledger.begin(store, spec)
-    ledger.end(store, record, 1.0, HostError(sentence))
+    attempt = ledger.OpenAttempt.begin(store, spec)
+    attempt.end(1.0, HostError(sentence))
     assert report.of_run(store, plan.run_key).checks == ()
     store.write(FINDINGS.of(spec), Findings(checks=(check,)).to_json())
     (shown,) = report.of_run(store, plan.run_key).checks

@@ -90,7 +90,9 @@ def spec_of(store: Store, plan: RunPlan, attempt: int, inputs: Inputs) -> JobSpe
 
 def test_a_stage_that_runs_has_less_left(store, config, running):
     spec = spec_of(store, running, 1, HealthInputs())
-    record = ledger.begin(store, spec).model_copy(update={"started_at": "2026-11-13T08:00:00.000000+00:00"})
+    record = ledger.OpenAttempt.begin(store, spec).record.model_copy(
+        update={"started_at": "2026-11-13T08:00:00.000000+00:00"}
+    )
     store.write(f"{spec.attempt_prefix}/ledger.json", record.to_json())
     with locked(store):
         (early,) = look(store, config, "2026-11-13T08:00:05+00:00").clocks
@@ -124,7 +126,7 @@ def test_a_run_that_ended_late_is_shown_for_a_day(store, config, running, at, co
 def attempt(store: DirectoryStore, plan: RunPlan, number: int, error: Exception, seconds: Phases) -> None:
     """A failed attempt of training that lost the time in `seconds`."""
     spec = spec_of(store, plan, number, TrainInputs(rows=(), history=(), parent=None))
-    record = ledger.end(store, ledger.begin(store, spec), 0.0, error)
+    record = ledger.OpenAttempt.begin(store, spec).end(0.0, error)
     changes = {"seconds": seconds, "started_at": f"2026-11-13T05:{number:02d}:10.000000+00:00"}
     store.write(f"{spec.attempt_prefix}/ledger.json", record.model_copy(update=changes).to_json())
 

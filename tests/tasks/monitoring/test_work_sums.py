@@ -97,7 +97,7 @@ def test_a_lost_month_hides_nothing_and_is_made_again(hours: DirectoryStore, cap
 def test_an_attempt_that_goes_on_stays_open(hours: DirectoryStore, runner: FakeRunner) -> None:
     sum_up(hours)
     spec = next(one for one in reversed(runner.specs) if one.stage is Stage.release)
-    ledger.begin(hours, spec.model_copy(update={"attempt": 2}))
+    ledger.OpenAttempt.begin(hours, spec.model_copy(update={"attempt": 2}))
     sum_up(hours)
     assert (sums(hours).running, ledger.marked_open(hours)) == (1, [spec.run_key])
 

@@ -25,7 +25,7 @@ from tasks.contracts.references import CatalogueRef
 from tasks.prune import prune
 from tasks.prune.prune_plan import plan_prune
 from tasks.prune.reach import Reach
-from tasks.runs.results import check_outputs
+from tasks.runs.done import check_outputs
 
 OLD, NEW = "vectors/m-1/one", "vectors/m-1/two"
 

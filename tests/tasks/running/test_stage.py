@@ -160,7 +160,7 @@ def test_a_full_disk_does_not_hide_the_first_error(store, runner, plan, monkeypa
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ledger, "end", full)
+    monkeypatch.setattr(ledger.OpenAttempt, "end", full)
     with pytest.raises(DataError, match="row 3 is bad"):
         health(plan, runner)
     assert "No space left on device" in caplog.text

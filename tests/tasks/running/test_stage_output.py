@@ -38,7 +38,7 @@ def test_a_sign_is_given_now_and_then_and_one_that_fails_is_left_out(
 ) -> None:
     spec = spec_of(Stage.health)
     key = f"{spec.attempt_prefix}/seen.json"
-    signs = Heartbeat(store, ledger.begin(store, spec))
+    signs = Heartbeat(ledger.OpenAttempt.begin(store, spec))
     clock[0] = 129.0
     signs.give()
     assert not store.exists(key)

@@ -53,7 +53,9 @@ def health(store: DirectoryStore) -> StageRun:
 
 
 def close_abandoned(store: DirectoryStore) -> list[LedgerRecord]:
-    return [ledger.close_abandoned(store, each) for each in health(store).attempts if each.ended_at is None]
+    return [
+        ledger.OpenAttempt(store, each).close_abandoned() for each in health(store).attempts if each.ended_at is None
+    ]
 
 
 def keep(store: DirectoryStore, spec: JobSpec, phases: Phases) -> None:
@@ -62,9 +64,9 @@ def keep(store: DirectoryStore, spec: JobSpec, phases: Phases) -> None:
 
 def test_a_done_attempt_has_the_workers_phases_and_the_rest_is_booting(store):
     spec = job(workers=2, price=3.0)
-    record = ledger.begin(store, spec)
+    attempt = ledger.OpenAttempt.begin(store, spec)
     write_result(store, spec, Phases(booting=2.0, compiling=1.0, restoring=0.5, productive=26.0))
-    ledger.end(store, record, wall_seconds=30.0)
+    attempt.end(wall_seconds=30.0)
     done = only(store)
     assert done.seconds == Phases(booting=2.5, compiling=1.0, restoring=0.5, productive=26.0)
     assert done.failure is None
@@ -75,17 +77,17 @@ def test_a_done_attempt_has_the_workers_phases_and_the_rest_is_booting(store):
 
 def test_phases_that_are_longer_than_the_wall_time_stay(store):
     spec = job()
-    record = ledger.begin(store, spec)
+    attempt = ledger.OpenAttempt.begin(store, spec)
     write_result(store, spec, Phases(booting=2.0, productive=9.0))
-    assert ledger.end(store, record, wall_seconds=10.0).seconds == Phases(booting=2.0, productive=9.0)
+    assert attempt.end(wall_seconds=10.0).seconds == Phases(booting=2.0, productive=9.0)
 
 
 def test_the_productive_time_of_a_failed_attempt_is_lost(store):
     spec = job(workers=2)
-    record = ledger.begin(store, spec)
+    attempt = ledger.OpenAttempt.begin(store, spec)
     write_failure(store, spec, rank=0, at=101.0, phases=Phases(booting=1.0, productive=9.0))
     write_failure(store, spec, rank=1, at=100.0, phases=Phases(booting=2.0, restoring=1.0, productive=7.0))
-    ledger.end(store, record, wall_seconds=11.0, error=HostError("gone"))
+    attempt.end(wall_seconds=11.0, error=HostError("gone"))
     failed = only(store)
     assert failed.seconds == Phases(booting=3.0, restoring=1.0, lost=7.0)
     assert (failed.failure, failed.message) == (FailureClass.HOST, "gone")
@@ -93,24 +95,24 @@ def test_the_productive_time_of_a_failed_attempt_is_lost(store):
 
 def test_the_work_of_a_failed_attempt_up_to_its_last_checkpoint_is_not_lost(store):
     spec = job(workers=2)
-    record = ledger.begin(store, spec)
+    attempt = ledger.OpenAttempt.begin(store, spec)
     keep(store, spec, Phases(booting=1.0, restoring=1.0, productive=6.0))
     write_failure(store, spec, rank=0, at=101.0, phases=Phases(booting=1.0, restoring=1.0, productive=9.0))
-    ledger.end(store, record, wall_seconds=11.0, error=HostError("gone"))
+    attempt.end(wall_seconds=11.0, error=HostError("gone"))
     assert only(store).seconds == Phases(booting=1.0, restoring=1.0, productive=6.0, lost=3.0)
 
 
 def test_a_killed_attempt_has_lost_what_came_after_its_last_checkpoint(store):
     spec = job()
-    record = ledger.begin(store, spec)
+    attempt = ledger.OpenAttempt.begin(store, spec)
     keep(store, spec, Phases(booting=1.0, restoring=1.0, productive=6.0))
-    ended = ledger.end(store, record, 12.0, HostError("killed"))
+    ended = attempt.end(12.0, HostError("killed"))
     assert ended.seconds == Phases(booting=1.0, restoring=1.0, productive=6.0, lost=4.0)
 
 
 def test_all_time_of_an_attempt_without_worker_records_is_lost(store):
-    record = ledger.begin(store, job())
-    assert ledger.end(store, record, 5.0, HostError("killed")).seconds == Phases(lost=5.0)
+    attempt = ledger.OpenAttempt.begin(store, job())
+    assert attempt.end(5.0, HostError("killed")).seconds == Phases(lost=5.0)
 
 
 @pytest.mark.parametrize(
@@ -122,19 +124,19 @@ def test_all_time_of_an_attempt_without_worker_records_is_lost(store):
     ],
 )
 def test_each_error_is_recorded_with_its_class(store, error, failure, message):
-    ledger.end(store, ledger.begin(store, job()), 1.0, error)
+    ledger.OpenAttempt.begin(store, job()).end(1.0, error)
     assert (only(store).failure, only(store).message) == (failure, message)
 
 
 def test_a_running_attempt_has_an_open_record(store):
-    ledger.begin(store, job())
+    ledger.OpenAttempt.begin(store, job())
     assert only(store).ended_at is None
     assert sums_of(ledger.records(store)).running == 1
 
 
 def test_an_abandoned_attempt_is_closed_as_host_with_its_workers_times(store):
-    ledger.begin(store, job())
-    ledger.begin(store, job(attempt=2))
+    ledger.OpenAttempt.begin(store, job())
+    ledger.OpenAttempt.begin(store, job(attempt=2))
     write_failure(store, job(attempt=2), rank=0, at=time.time(), phases=Phases(booting=1.0, productive=4.0))
     closed = close_abandoned(store)
     assert [record.failure for record in closed] == [FailureClass.HOST] * 2
@@ -144,17 +146,17 @@ def test_an_abandoned_attempt_is_closed_as_host_with_its_workers_times(store):
 
 
 def test_an_orchestrator_that_stood_still_does_not_change_the_record_that_its_successor_closed(store):
-    record = ledger.begin(store, job())
+    attempt = ledger.OpenAttempt.begin(store, job())
     (closed,) = close_abandoned(store)
-    assert ledger.end(store, record, 4000.0) == closed
+    assert attempt.end(4000.0) == closed
     assert only(store) == closed
 
 
 def test_an_abandoned_attempt_ended_with_its_last_sign_of_life(store):
-    record = ledger.begin(store, job(price=36.0))
+    attempt = ledger.OpenAttempt.begin(store, job(price=36.0))
     keep(store, job(), Phases(booting=2.0, productive=40.0))
-    ledger.see(store, record, 30.0)
-    ledger.see(store, record, 60.0)
+    attempt.see(30.0)
+    attempt.see(60.0)
     seen = now()
     (closed,) = close_abandoned(store)
     assert closed.seconds == Phases(booting=2.0, productive=40.0, lost=18.0)
@@ -164,7 +166,7 @@ def test_an_abandoned_attempt_ended_with_its_last_sign_of_life(store):
 
 
 def test_an_abandoned_attempt_with_a_result_is_closed_as_done(store):
-    ledger.begin(store, job())
+    ledger.OpenAttempt.begin(store, job())
     write_result(store, job(), Phases(productive=4.0))
     (closed,) = close_abandoned(store)
     assert closed.failure is None
@@ -179,14 +181,14 @@ def test_the_last_attempt_is_found_by_its_files(store):
 
 
 def test_records_are_in_the_order_of_their_start(store):
-    first = ledger.begin(store, job(run_key="ffff"))
-    second = ledger.begin(store, job(run_key="0000"))
+    first = ledger.OpenAttempt.begin(store, job(run_key="ffff")).record
+    second = ledger.OpenAttempt.begin(store, job(run_key="0000")).record
     assert ledger.records(store) == [first, second]
     assert ledger.records(store, "0000") == [second]
 
 
 def test_a_damaged_record_is_named(store):
-    ledger.begin(store, job())
+    ledger.OpenAttempt.begin(store, job())
     store.write("runs/aaaa/health/attempt-1/ledger.json", b"{")
     with pytest.raises(StoreError, match=r"runs/aaaa/health/attempt-1/ledger\.json is not a valid ledger record"):
         ledger.records(store)
@@ -209,10 +211,10 @@ def a_try(attempt: int, failure: FailureClass | None = None, running: float = 20
 
 def test_each_try_of_a_rented_machine_is_a_separate_attempt(store):
     spec = job(attempt=2, workers=2, price=36.0)
-    record = ledger.begin(store, spec)
+    attempt = ledger.OpenAttempt.begin(store, spec)
     third = spec.model_copy(update={"attempt": 3})
     write_result(store, third, Phases(booting=2.0, restoring=3.0, productive=10.0))
-    ledger.end_tries(store, record, [a_try(2, FailureClass.HOST), a_try(3)], spec.config.cost)
+    attempt.end_tries([a_try(2, FailureClass.HOST), a_try(3)], spec.config.cost)
     lost, done = sorted(ledger.records(store), key=lambda record: record.attempt)
     assert (lost.attempt, lost.failure, lost.message) == (2, FailureClass.HOST, "the host went away")
     assert lost.seconds == Phases(queued=100.0, booting=30.0, lost=20.0)
@@ -230,7 +232,7 @@ def test_the_tries_of_a_job_follow_each_other_in_time(store):
         a_try(1, FailureClass.HOST).model_copy(update={"stopped_at": 1000.0}),
         a_try(2).model_copy(update={"stopped_at": 1150.0}),
     ]
-    ledger.end_tries(store, ledger.begin(store, spec), tries, spec.config.cost)
+    ledger.OpenAttempt.begin(store, spec).end_tries(tries, spec.config.cost)
     first, second = sorted(ledger.records(store), key=lambda record: record.attempt)
     assert first.ended_at is not None
     assert second.ended_at is not None
@@ -242,7 +244,7 @@ def test_the_tries_of_a_job_follow_each_other_in_time(store):
 def test_the_instance_that_batch_names_is_charged(store):
     spec = job()
     tries = [a_try(1, FailureClass.HOST), a_try(2).model_copy(update={"instance": "trn1.2xlarge"})]
-    ledger.end_tries(store, ledger.begin(store, spec), tries, spec.config.cost)
+    ledger.OpenAttempt.begin(store, spec).end_tries(tries, spec.config.cost)
     first, second = sorted(ledger.records(store), key=lambda record: record.attempt)
     assert (first.instance, first.instance_seen, first.cost) == (LOCAL_WORKER, False, None)
     assert (second.instance, second.instance_seen) == ("trn1.2xlarge", True)
@@ -251,9 +253,9 @@ def test_the_instance_that_batch_names_is_charged(store):
 
 def test_the_productive_time_of_a_lost_try_is_lost(store):
     spec = job()
-    record = ledger.begin(store, spec)
+    attempt = ledger.OpenAttempt.begin(store, spec)
     write_failure(store, spec, rank=0, at=5.0, phases=Phases(booting=1.0, compiling=4.0, productive=12.0))
-    ledger.end_tries(store, record, [a_try(1, FailureClass.HOST)], spec.config.cost)
+    attempt.end_tries([a_try(1, FailureClass.HOST)], spec.config.cost)
     assert only(store).seconds == Phases(queued=100.0, booting=34.0, compiling=4.0, lost=12.0)
 
 

@@ -100,7 +100,7 @@ def record(store: DirectoryStore, run_key: str, endings: Sequence[FailureClass |
     """Attempts of a hundred seconds and as long in the queue, that ended so."""
     for attempt, failure in enumerate(endings, start=1):
         spec = spec_of(stage, 1, attempt=attempt).model_copy(update={"run_key": run_key})
-        begun = ledger.begin(store, spec)
+        begun = ledger.OpenAttempt.begin(store, spec).record
         changes = {"failure": failure, "ended_at": begun.started_at, "seconds": Phases(queued=100.0, lost=100.0)}
         store.write(f"{spec.attempt_prefix}/ledger.json", begun.model_copy(update=changes).to_json())
 
@@ -142,5 +142,5 @@ def test_an_attempt_that_still_runs_and_an_unreadable_record_count_for_nothing(s
     record(store, "damaged", [LOST, LOST])
     store.write("runs/damaged/train/attempt-2/ledger.json", b"{")
     store.write("lineages/main/step-00000020/MANIFEST.json", b"{")
-    ledger.begin(store, spec_of(Stage.train, 1).model_copy(update={"run_key": "now"}))
+    ledger.OpenAttempt.begin(store, spec_of(Stage.train, 1).model_copy(update={"run_key": "now"}))
     assert recorded_failures(store, "main", "now") == (1, 1, 100.0), "the first attempt of the damaged run alone"
