@@ -37,6 +37,7 @@ def inputs_of(
         golden=validated.golden,
         items=item_side(open_store(plan.workspace), plan),
         positives=validated.positives,
+        replayed=validated.replayed,
     )
 
 

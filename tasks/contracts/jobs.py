@@ -98,6 +98,9 @@ class TrainInputs(Record):
     positives: str | None = beside(
         default=None, description="folder of the known pairs that validate wrote; null: they are found from the keys"
     )
+    replayed: str | None = beside(
+        default=None, description="folder of the replayed rows that validate drew; null: none, or train draws them"
+    )
 
 
 class Rival(Record):

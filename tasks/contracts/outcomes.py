@@ -105,6 +105,9 @@ class ValidateOutcome(Record):
         description="folder of the items that any row pairs with the run's queries, which are never their negatives; "
         "null: train finds them",
     )
+    replayed: str | None = Field(
+        default=None, description="folder of the rows of earlier spans that the run trains on again; null: none"
+    )
 
     @property
     def outputs(self) -> tuple[str, ...]:

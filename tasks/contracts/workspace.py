@@ -119,6 +119,10 @@ POSITIVES = Kind(
     "right items of a run's queries", "runs/{run}/validate/positives/{folder}/", "keys", "validate", MANIFEST,
     Kept.reached,
 )
+REPLAYED = Kind(
+    "rows of earlier spans that a run trains again", "runs/{run}/validate/replayed/{folder}/", "rows", "validate",
+    MANIFEST, Kept.reached,
+)
 WAITING_ROWS = Kind(
     "rows that wait for their items", "runs/{run}/validate/waiting/{folder}/", "rows", "validate", MANIFEST,
     Kept.always,

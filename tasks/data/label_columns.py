@@ -1,4 +1,4 @@
-"""Optional training columns of rows: label, sample weight, entity; also by an event, such as a click or a purchase."""
+"""Optional training columns of rows: features, label, sample weight, entity; also by an event, such as a click."""
 
 import zlib
 from typing import NamedTuple
@@ -47,6 +47,19 @@ def label_columns(config: Config) -> dict[str, str]:
 def own_label_columns(config: Config) -> list[str]:
     """Return the training columns that are not core columns."""
     return list(dict.fromkeys(column for column in label_columns(config).values() if column not in CORE))
+
+
+def used_columns(config: Config) -> list[str]:
+    """Return the columns that training uses besides the core columns: features, labels, weights."""
+    return list(dict.fromkeys([*feature_columns(config), *own_label_columns(config)]))
+
+
+def feature_columns(config: Config) -> list[str]:
+    """Return the columns of items besides their text."""
+    features = config.features
+    return list(
+        dict.fromkeys([*features.numeric, *features.categorical, *([features.entity] if features.entity else [])])
+    )
 
 
 def label_values(rows: pa.Table, head: LabelHead) -> np.ndarray:

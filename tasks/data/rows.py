@@ -12,7 +12,7 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,22 +70,30 @@ def read_rows(
     Raises:
         DataError: a span lacks one of `columns`; names span and column.
     """
-    wanted = list(dict.fromkeys([*CORE, *columns]))
     for ref in reversed(refs) if newest_first else refs:
         folder, manifest = open_folder(store, ref.prefix, ROWS_KIND)
-        for entry in reversed(manifest.files) if newest_first else manifest.files:
-            with pq.ParquetFile(folder / entry.name, pre_buffer=False) as file:
-                if missing := [column for column in wanted if column not in file.schema_arrow.names]:
-                    raise DataError(
-                        f"span {ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature, "
-                        f"slice or group; it has {', '.join(file.schema_arrow.names)}"
-                    )
-                if newest_first:
-                    for group in reversed(range(file.num_row_groups)):
-                        yield file.read_row_group(group, wanted).select(wanted)
-                else:
-                    for batch in file.iter_batches(BATCH_ROWS, columns=wanted):
-                        yield pa.Table.from_batches([batch]).select(wanted)
+        files = [folder / entry.name for entry in manifest.files]
+        yield from read_files(ref.span.name, files[::-1] if newest_first else files, columns, newest_first)
+
+
+def read_files(
+    span: str, files: Iterable[Path], columns: Sequence[str], newest_first: bool = False
+) -> Iterator[pa.Table]:
+    """Yield the rows of some files of a span, as `read_rows` does; the files come in their order."""
+    wanted = list(dict.fromkeys([*CORE, *columns]))
+    for path in files:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            if missing := [column for column in wanted if column not in file.schema_arrow.names]:
+                raise DataError(
+                    f"span {span}: no column {missing[0]!r}, which the configuration uses as a feature, slice or "
+                    f"group; it has {', '.join(file.schema_arrow.names)}"
+                )
+            if newest_first:
+                for group in reversed(range(file.num_row_groups)):
+                    yield file.read_row_group(group, wanted).select(wanted)
+            else:
+                for batch in file.iter_batches(BATCH_ROWS, columns=wanted):
+                    yield pa.Table.from_batches([batch]).select(wanted)
 
 
 def other_columns(store: Store, ref: RowsRef) -> list[str]:

@@ -1,7 +1,7 @@
 """Seconds of a stage's work on the host's processors and disk, before any attempt is on record.
 
 validate grows with its rows and with the rows of the history, whose signatures and keys it compares; evaluate and
-release with the items of the catalogue, whose vectors they read and search. Train reads the history only to replay it.
+release with the items of the catalogue, whose vectors they read and search. Train reads nothing of the history.
 """
 
 import re
@@ -24,14 +24,12 @@ def host_seconds(config: Config, stage: Stage, load: Load, place: Place, size: E
     Args:
         size: encoder, for the width of the vectors; None: not known.
     """
-    figures, rows, again = published().host, sum(load.rows or ()), config.train.replay > 0
+    figures, rows = published().host, sum(load.rows or ())
     pairs = (rows + load.earlier) * (figures.known_pair.value + PAIR_BYTES / _disk(place))
     match stage:
         case Stage.validate:
             shared = rows * figures.row_on_cores.value + load.earlier * figures.earlier_row.value
-            return rows * figures.row.value + shared / _vcpus(place) + (0.0 if again else pairs)
-        case Stage.train:
-            return pairs if again else 0.0
+            return rows * figures.row.value + shared / _vcpus(place) + pairs
         case Stage.evaluate:
             return MODELS * _search(config, load, place, size, config.evaluate.max_rows) / place.machines
         case Stage.release:

@@ -23,7 +23,8 @@ _SHARED: Mapping[FolderKind, workspace.Kind] = {
 _PARTLY: Mapping[FolderKind, workspace.Kind] = {"vectors": workspace.VECTORS, "catalogue": workspace.CATALOGUE}
 _OF_A_RUN = tuple(kind for kind in workspace.TABLE if "run" in kind.names and kind.kept in (Kept.reached, Kept.shown))
 
-_OF_ROWS = (workspace.ROWS, workspace.KEYS, workspace.POSITIVES)  # go alone, though the other files of their run stay
+# They go alone, though the other files of their run stay.
+_OF_ROWS = (workspace.ROWS, workspace.KEYS, workspace.POSITIVES, workspace.REPLAYED)
 
 
 def plan_prune(store: Store, policy: PruneConfig, reach: Reach) -> PrunePlan:

@@ -58,6 +58,15 @@ def completed(store: Store, lineage: str) -> list[tuple[CheckpointRef, Checkpoin
     return list(newest_first(store, lineage))[::-1]
 
 
+def state_of(store: Store, ref: CheckpointRef) -> CheckpointState:
+    """Return the state of a completed checkpoint, pruned or not.
+
+    Raises:
+        MissingFolder, CorruptFolder: it is missing or damaged; names the file.
+    """
+    return _read_state(store, ref.prefix, _manifest_of(store, ref.prefix, MANIFEST))
+
+
 def is_pruned(store: Store, ref: CheckpointRef) -> bool:
     """Return whether the weights of a completed checkpoint were deleted, so that nothing can be trained from it."""
     return not store.exists(f"{ref.prefix}/{MANIFEST}")

@@ -57,8 +57,8 @@ from tasks.worker.training.training_rows import (
     lineage_keys,
     open_pairs,
     read_development_rows,
-    read_replayed_rows,
     read_training_rows,
+    replayed_rows,
 )
 
 
@@ -168,8 +168,7 @@ def _restore(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> _Restor
     parts = load_model(job, source, training, inputs.items)
     precision = accelerator.choose_precision(config.train.precision)
     start = make_start(job, inputs, source, parts, accelerator, precision)
-    replayed = read_replayed_rows(job, inputs, start.state.spared)
-    pairs = open_pairs(job, training, replayed, known, parts, accelerator.barrier)
+    pairs = open_pairs(job, training, replayed_rows(job, inputs), known, parts, accelerator.barrier)
     return _Restored(training, held, mined, parts, precision, start, pairs)
 
 

@@ -10,6 +10,7 @@ torch is needed only if a lineage begins with a pretrained folder: its release i
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,15 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
-from infra.store.manifest import commit, commit_by_content, open_folder
+from infra.store.manifest import commit, open_files
 from tasks.contracts.evaluation import ENOUGH_SPANS
 from tasks.contracts.jobs import ValidateInputs, report
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.profiles import BAD_ROWS_KIND, SpanProfile
 from tasks.contracts.references import HoldoutRule, RowsRef, SpanRef, newest_rows
-from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, HELD, KEYS, POSITIVES, PROFILE, ROWS, SIDES
+from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, HELD, KEYS, POSITIVES, PROFILE, REPLAYED, SIDES
 from tasks.data.erased import Erasures, read_erased
-from tasks.data.rows import OF_FEED, ROWS_KIND, TEXTS, has_ids_alone
+from tasks.data.rows import ROWS_KIND, has_ids_alone
 from tasks.foundation.errors import CodeError, DataError
 from tasks.foundation.languages import load_identifier
 from tasks.preflight.encoder import pretrained_folder
@@ -38,6 +39,7 @@ from tasks.worker.catalogue.wrong_joins import Relation
 from tasks.worker.process.cores import Cores
 from tasks.worker.process.job import Job
 from tasks.worker.rows import ids_alone, window
+from tasks.worker.rows.clean_rows import RowFiles, commit_rows, rows_files, rows_folder
 from tasks.worker.rows.columns import joined
 from tasks.worker.rows.duplicates import check_left_out, find_sides
 from tasks.worker.rows.holdout import judge_before, write_held
@@ -57,21 +59,9 @@ from tasks.worker.rows.suites import OwnExpectations
 from tasks.worker.rows.values import judge_labels, judge_values
 from tasks.worker.rows.window import WindowCounts, judge_columns, judge_drift, judge_places, read_earlier
 from tasks.worker.training.known_pairs import LineageKeys
+from tasks.worker.training.replay import ReplayedRows
 from tasks.worker.training.row_keys import write_span_keys
 from tasks.worker.training.tokens_ahead import tokenise_ahead
-
-
-def rows_file(scratch: Path, span: SpanRef) -> Path:
-    """Return the local file of a span's clean rows, the only one in its folder."""
-    return scratch / "rows" / span.name / "part-00000.parquet"
-
-
-def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int, ids_alone: bool) -> RowsRef:
-    """Commit the clean rows of a span to the workspace, under a key that is the same in all attempts."""
-    facts = {"span": span.name, "span_version": span.version, "rows": rows, **({TEXTS: OF_FEED} if ids_alone else {})}
-    where = ROWS.of(job.spec, folder=span.name)
-    prefix = commit_by_content(job.store, where, rows_file(scratch, span).parent, ROWS_KIND, facts)
-    return RowsRef(span=span, prefix=prefix, rows=rows, share=job.config.evaluate.holdout_share)
 
 
 def write_profiles(job: Job, profiles: Sequence[SpanProfile]) -> dict[str, str]:
@@ -184,7 +174,7 @@ def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path, cores: Cores)
         for number, (span, parts) in enumerate(spans.items(), start=1):
             reader = SpanReader(span, config, known)
             tables = _tables(span, parts, late if span == takes_late else None, erased)
-            bad = _judge(span, parts, tables, counts, features, rows_file(scratch, span), config, own, reader, cores)
+            bad = _judge(span, parts, tables, counts, features, rows_folder(scratch, span), config, own, reader, cores)
             if span in filled:
                 bad += ids_alone.set_unknown_apart(counts, span, filled[span])
             if (profiled := reader.profile()) is not None:
@@ -202,10 +192,11 @@ def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path, cores: Cores)
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
         checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs, now.examples)
         checks += [*judge_values(earlier, now, config), *judge_labels(earlier, now, config)]
-        files = {span: rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
+        files = {span: rows_files(scratch, span) for span, rows in counts.clean.items() if rows}
         clean = {span.name: rows for span, rows in counts.clean.items()}
-        checks += judge_before(job.store, inputs.history, clean, [*files.values()], config.validate_.before)
-        with_own_texts = {span: file for span, file in files.items() if span not in filled}
+        every = [file for own_files in files.values() for file in own_files]
+        checks += judge_before(job.store, inputs.history, clean, every, config.validate_.before)
+        with_own_texts = {span: own_files for span, own_files in files.items() if span not in filled}
         compared = _compared_items(job, inputs, with_own_texts)
         checks += item_checks(compared, config.validate_.items, lambda: _usual_relations(job, inputs))
         outcome = ValidateOutcome(
@@ -237,6 +228,7 @@ def _written(job: Job, inputs: ValidateInputs, judged: _Judged, scratch: Path, c
     rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", cores, inputs.kept_out)
     rows = tuple(_with_keys(job, _with_held(job, inputs, ref, scratch, cores), scratch, cores) for ref in rows)
     tokenise_ahead(job.store, config, rows, inputs.history, inputs.parent, cores)
+    replayed = _replayed(job, inputs, rows, scratch)
     outcome = outcome.model_copy(
         update={
             "rows": rows,
@@ -246,7 +238,8 @@ def _written(job: Job, inputs: ValidateInputs, judged: _Judged, scratch: Path, c
             "left_out_of_training": sum(each.training for each in left),
             "left_out_of_holdout": sum(each.held for each in left),
             "golden": inputs.kept_out,
-            "positives": _positives(job, inputs, rows, scratch),
+            "positives": _positives(job, inputs, rows, replayed, scratch),
+            "replayed": replayed.folder,
             "left_out_as_golden": sum(each.golden for each in left) if inputs.kept_out else None,
         }
     )
@@ -297,14 +290,20 @@ def _with_keys(job: Job, ref: RowsRef, scratch: Path, cores: Cores) -> RowsRef:
     return write_span_keys(job.store, ref, job.config.heads, prefix, scratch / "keys" / ref.span.name, cores)
 
 
-def _positives(job: Job, inputs: ValidateInputs, rows: Sequence[RowsRef], scratch: Path) -> str | None:
+def _replayed(job: Job, inputs: ValidateInputs, rows: Sequence[RowsRef], scratch: Path) -> ReplayedRows:
+    """Write the rows of earlier spans that the run's training replays, if any; return them with their folder."""
+    drawn = ReplayedRows.of(job.store, job.config, rows, inputs.history, inputs.parent)
+    prefix = REPLAYED.of(job.spec, folder=inputs.window[-1].name)
+    return replace(drawn, folder=drawn.commit(prefix, scratch / "replayed"))
+
+
+def _positives(job: Job, inputs: ValidateInputs, rows: Sequence[RowsRef], replayed: ReplayedRows, scratch: Path) -> str:
     """Write the right items of the run's queries, by all rows so far, for its training; return their folder."""
-    again = job.config.train.replay > 0
-    keys = LineageKeys(job.store, rows, inputs.history, inputs.kept_out, job.config.heads, again)
+    keys = LineageKeys(job.store, rows, inputs.history, inputs.kept_out, job.config.heads, replayed)
     return keys.commit_known(POSITIVES.of(job.spec, folder=inputs.window[-1].name), scratch / "positives")
 
 
-def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Path]) -> list[SpanItems]:
+def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Sequence[Path]]) -> list[SpanItems]:
     """Return the comparison of each span's items with the items known before the window."""
     before = Sources(newest_rows(inputs.history, inputs.others), inputs.feeds)
     found = (compare_items(job.store, span.name, f, before, inputs.bases, job.config) for span, f in files.items())
@@ -319,9 +318,8 @@ def _usual_relations(job: Job, inputs: ValidateInputs) -> Mapping[str, Relation]
     if len(inputs.history) < ENOUGH_SPANS:
         return {}
     *older, last = inputs.history
-    folder, manifest = open_folder(job.store, last.prefix, ROWS_KIND)
-    sources = Sources(newest_rows(older), ())
-    found = compare_items(job.store, last.span.name, folder / manifest.files[0].name, sources, (), job.config)
+    rows, sources = open_files(job.store, last.prefix, ROWS_KIND), Sources(newest_rows(older), ())
+    found = compare_items(job.store, last.span.name, rows, sources, (), job.config)
     return found.relations if found else {}
 
 
@@ -331,13 +329,13 @@ def _judge(
     tables: Iterable[tuple[SpanRef, pa.Table]],
     counts: WindowCounts,
     features: Sequence[str],
-    path: Path,
+    folder: Path,
     config: Config,
     own: OwnExpectations,
     reader: SpanReader,
     cores: Cores,
 ) -> int:
-    """Judge a span in pieces, write its clean rows to `path`, and return the number of bad rows.
+    """Judge a span in pieces, write its clean rows to `folder`, and return the number of bad rows.
 
     Args:
         tables: its rows, and late rows, each with the span that they were ingested in.
@@ -346,8 +344,7 @@ def _judge(
     own.judge_columns(span.name, list(dict.fromkeys(name for part in parts for name in part.schema.names)))
     before = counts.rows_in
     check = functools.partial(check_rows, config=config, own=own.of_rows)
-    with contextlib.ExitStack() as opened:
-        writer = None
+    with contextlib.closing(RowFiles(folder)) as written:
         for (origin, _), checked in cores.map(check, tables, count_rows(parts)):
             if config.validate_.events is not None and len(checked.unknown):
                 counts.set_apart(origin, checked.unknown, window.UNKNOWN_EVENT)
@@ -358,10 +355,7 @@ def _judge(
             counts.add(span, judged, features)
             own.add_clean(judged.clean)
             reader.add(judged.clean)
-            if writer is None:
-                path.parent.mkdir(parents=True)
-                writer = opened.enter_context(pq.ParquetWriter(path, judged.clean.schema))
-            writer.write_table(judged.clean)
+            written.write(judged.clean)
     return counts.rows_in - before - counts.clean[span]
 
 

@@ -23,6 +23,7 @@ from tasks.contracts.references import RowsRef, SpanRef
 from tasks.worker.process.cores import Cores
 from tasks.worker.rows.duplicates import find_sides
 from tasks.worker.training.known_pairs import LineageKeys
+from tasks.worker.training.replay import ReplayedRows
 from tasks.worker.training.row_keys import write_span_keys
 from tests.benchmarks.training_memory import write_span
 from tests.support.workspace.jobs import change_rows
@@ -68,21 +69,22 @@ def main() -> None:
     arguments = parser.parse_args()
     print("| rows | spans before | validate, requests | bytes a row before | train, requests | bytes a row before |")
     print("|---|---:|---:|---:|---:|---:|")
-    for again in (False, True):
+    for what, again, replay in (("new", False, 0.0), ("half again", True, 0.0), ("new, 30 % replayed", False, 0.3)):
         with tempfile.TemporaryDirectory(prefix="millrace-history-") as name:
-            lineage = Lineage(Path(name), arguments.rows, again)
+            lineage = Lineage(Path(name), arguments.rows, again, replay)
             for before in range(max(arguments.spans) + 1):
                 found = lineage.validate()
                 if before in arguments.spans:
                     rows = before * arguments.rows
                     asked = [f"{requests} | {size / rows:.1f}" for requests, size in (found, lineage.train())]
-                    print(f"| {'half again' if again else 'new'} | {before} | {' | '.join(asked)} |", flush=True)
+                    print(f"| {what} | {before} | {' | '.join(asked)} |", flush=True)
 
 
 class Lineage:
     """Spans that go through the parts of validate and train that read the history."""
 
-    def __init__(self, folder: Path, rows: int, again: bool) -> None:
+    def __init__(self, folder: Path, rows: int, again: bool, replay: float) -> None:
+        self._config = load_config(None, (f"train.replay={replay}",))
         self._bucket, self._folder, self._rows, self._again = Bucket(folder / "workspace"), folder, rows, again
         self._refs: list[RowsRef] = []
         self._plain: list[RowsRef] = []
@@ -104,7 +106,10 @@ class Lineage:
         ref = write_span_keys(
             self._bucket, ref, CONFIG.heads, f"{prefix}/keys/{span.name}", scratch / "keys", Cores(())
         )
-        self._keys = LineageKeys(self._bucket, (ref,), (*self._refs,), None, CONFIG.heads, again=False)
+        replayed = ReplayedRows.of(self._bucket, self._config, (ref,), (*self._refs,), None)
+        drawn = replayed.commit(f"{prefix}/replayed/{span.name}", scratch / "replayed")
+        replayed = dataclasses.replace(replayed, folder=drawn)
+        self._keys = LineageKeys(self._bucket, (ref,), (*self._refs,), None, CONFIG.heads, replayed)
         self._positives = self._keys.commit_known(f"{prefix}/positives/{span.name}", scratch / "positives")
         self._refs.append(ref)
         return self._bucket.requests, self._bucket.bytes
@@ -114,6 +119,7 @@ class Lineage:
         self._bucket.begin()
         keys = dataclasses.replace(self._keys, positives=self._positives)
         assert keys.open_committed() is not None
+        self.replayed = sum(table.num_rows for table in keys.replayed)
         return self._bucket.requests, self._bucket.bytes
 
 

@@ -18,11 +18,13 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.worker.process.cores import Cores
 from tasks.worker.training.known_pairs import KnownPositives, LineageKeys
+from tasks.worker.training.replay import ReplayedRows
 from tasks.worker.training.row_keys import write_span_keys
 from tests.benchmarks.figures import add_keep, measuring
 from tests.benchmarks.training_memory import write_span
 
-HEADS = load_config().heads
+CONFIG = load_config()
+HEADS = CONFIG.heads
 
 
 def main() -> None:
@@ -61,7 +63,9 @@ def _written(store: DirectoryStore, ref: RowsRef, scratch: Path) -> RowsRef:
 def _known(store: DirectoryStore, refs: Sequence[RowsRef], scratch: Path) -> None:
     *earlier, own = refs
     with tempfile.TemporaryDirectory(dir=scratch) as name:
-        LineageKeys(store, (own,), earlier, None, HEADS, again=False).write_known(Path(name), lambda: None)
+        LineageKeys(
+            store, (own,), earlier, None, HEADS, ReplayedRows.of(store, CONFIG, (own,), earlier, None)
+        ).write_known(Path(name), lambda: None)
         KnownPositives.open(Path(name))
 
 

@@ -135,8 +135,8 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
         first_rows,
         lineage_keys,
         open_pairs,
-        read_replayed_rows,
         read_training_rows,
+        replayed_rows,
     )
 
     config = load_config(None, SETTINGS)
@@ -147,7 +147,7 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
     )  # fmt: skip
     job = Job(spec, DirectoryStore(workspace), Rank(0, 1, 0), PhaseClock(0.0))
     with open_accelerator("cpu", job.rank, config, "fp32") as accelerator:
-        training, replayed = read_training_rows(job, inputs)[0], read_replayed_rows(job, inputs, {})
+        training, replayed = read_training_rows(job, inputs)[0], replayed_rows(job, inputs)
         parts = build_parts(config, first_rows(training, TOKENIZER_ROWS))
         accelerator.to_device(parts.model)
         optimizer = make_optimizer(parts.model, config.train, accelerator)

@@ -65,12 +65,12 @@ class SpanItems(NamedTuple):
 
 
 def compare_items(
-    store: Store, span: str, rows: Path, before: Sources, bases: Sequence[CatalogueRef], config: Config
+    store: Store, span: str, rows: Sequence[Path], before: Sources, bases: Sequence[CatalogueRef], config: Config
 ) -> SpanItems | None:
     """Return the differences between a span's items and their earlier contents; None if no item was known before.
 
     Args:
-        rows: the Parquet file with the span's clean rows.
+        rows: the Parquet files with the span's clean rows.
         before: the sources of the catalogue before the span.
         bases: earlier catalogues, as for `build`; one made of a part of `before` saves reading that part.
 
@@ -86,9 +86,9 @@ def compare_items(
         return compare_items(store, span, rows, before, sound, config)
     if not known:
         return None
-    types = feature_types([from_rows([rows]), *known], config)
+    types = feature_types([from_rows(rows), *known], config)
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
-        database.execute(f"CREATE TABLE {_NOW} AS {_newest([from_rows([rows])], types)}")
+        database.execute(f"CREATE TABLE {_NOW} AS {_newest([from_rows(rows)], types)}")
         mine = f"WHERE {ITEM_ID} IN (SELECT {ITEM_ID} FROM {_NOW})"
         database.execute(f"CREATE TABLE {_BEFORE} AS {_newest(known, types, mine)}")
         found = _counted(database, span, known, types)
@@ -174,14 +174,14 @@ def _alike(database: duckdb.DuckDBPyConnection) -> tuple[int, tuple[str, ...]]:
     return int(many), () if text is None else (repr(text),)
 
 
-def _words(database: duckdb.DuckDBPyConnection, rows: Path, join: str) -> SharedWords:
+def _words(database: duckdb.DuckDBPyConnection, rows: Sequence[Path], join: str) -> SharedWords:
     """Return the words that a sample of the rows shares with its items: known ones by a SEMI join, new ones by ANTI."""
     found = database.sql(
         f"""
         SELECT {QUERY}, {ITEM} FROM read_parquet(?) {join} JOIN {_BEFORE} USING ({ITEM_ID})
         WHERE {QUERY} IS NOT NULL AND {ITEM} IS NOT NULL ORDER BY hash({ROW_ID}), {ROW_ID} LIMIT {_WORDED}
         """,
-        params=[str(rows)],
+        params=[[str(path) for path in rows]],
     ).to_arrow_table()
     return shared_words(found[QUERY].to_pylist(), found[ITEM].to_pylist())
 

@@ -22,7 +22,7 @@ from tasks.contracts.references import (
     RowsRef,
 )
 from tasks.data.holdout import calibration_rows, in_range, read_sides
-from tasks.data.label_columns import label_classes, label_values, row_weights
+from tasks.data.label_columns import label_classes, label_values, row_weights, used_columns
 from tasks.data.query_places import hash_queries
 from tasks.data.rows import ITEM, QUERY, group_hashes
 from tasks.worker.devices.accelerators import Accelerator
@@ -33,7 +33,6 @@ from tasks.worker.process.job import Job
 from tasks.worker.rows.holdout import HeldSpan, at_once
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.holdout import encode_side
-from tasks.worker.training.training_rows import used_columns
 
 
 class HeadRows(NamedTuple):

@@ -15,7 +15,7 @@ from configs.schema.training import NegativesConfig
 from infra.store.base import Store
 from tasks.contracts.jobs import report
 from tasks.contracts.references import MinedRelease
-from tasks.data.label_columns import pair_mask
+from tasks.data.label_columns import feature_columns, pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, TEXT
 from tasks.foundation.errors import ConfigError
 from tasks.worker.devices.accelerators import Accelerator
@@ -27,7 +27,6 @@ from tasks.worker.search.index import MEMORY_BYTES, Index
 from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.known_pairs import KnownPositives
 from tasks.worker.training.row_keys import id_keys, text_keys
-from tasks.worker.training.training_rows import feature_columns
 
 
 class ReleasedItems(NamedTuple):

@@ -20,7 +20,7 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import MinedRelease
 from tasks.contracts.usage import MinedNegatives
 from tasks.contracts.workspace import NEGATIVES
-from tasks.data.label_columns import pair_mask
+from tasks.data.label_columns import feature_columns, pair_mask
 from tasks.data.rows import ITEM_ID, ROW_ID, TEXT
 from tasks.foundation.errors import StoreError
 from tasks.worker.catalogue.records import choose
@@ -33,7 +33,6 @@ from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.known_pairs import KnownPositives
 from tasks.worker.training.pair_arrays import HardNegatives
 from tasks.worker.training.row_keys import id_keys, text_keys
-from tasks.worker.training.training_rows import feature_columns
 
 KIND = "negatives"
 OF_ROWS = "rows.parquet"  # per training row: numbers of items, nearest first, then -1

@@ -1,4 +1,4 @@
-"""Measures against forgetting: replay of earlier rows, the best step of a run, and averages of weights.
+"""Measures against forgetting: the best step of a run, and averages of weights; replay.py has the replayed rows.
 
 Weights are averaged by an EMA during training, or merged with the run's initial weights. The EMA is evaluated and
 released; training continues from the raw weights. Averages are fp32, even if the model is trained in bf16.
@@ -6,74 +6,17 @@ released; training continues from the raw weights. Averages are fp32, even if th
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
 import torch
 from torch import nn
 
 from configs.schema.gates import METRICS
 from configs.schema.training import KeepBestConfig
-from infra.store.base import Store
-from tasks.contracts.references import CurvePoint, GroupRange, HoldoutRule, RowsRef
-from tasks.data.holdout import in_range, left_out_ids, split_holdout
-from tasks.data.rows import ROW_ID, group_columns, read_rows
+from tasks.contracts.references import CurvePoint
 from tasks.worker.devices.base import Accelerator
-
-
-@dataclass(frozen=True)
-class Replay:
-    """A sample of earlier rows: each row of `refs` whose hash with `first_step` is below `share` of the hash range."""
-
-    refs: tuple[RowsRef, ...]
-    share: float
-    first_step: int
-
-    @classmethod
-    def of(cls, share_of_pairs: float, rows: Sequence[RowsRef], history: Sequence[RowsRef], first_step: int) -> Replay:
-        """Return the sample that makes up this share of a run over `rows`, or the whole history if that is smaller.
-
-        The share holds for the row counts of the references. Among the pairs it is approximate: by chance, and because
-        spans differ in their shares of held-out and excluded rows.
-        """
-        own, earlier = (sum(ref.rows for ref in refs) for refs in (rows, history))
-        wanted = own * share_of_pairs / (1 - share_of_pairs)
-        if not wanted or not earlier:
-            return cls((), 0.0, first_step)
-        return cls(tuple(history), min(1.0, wanted / earlier), first_step)
-
-    def select(self, ref: RowsRef, row_ids: Iterable[str]) -> np.ndarray:
-        """Return bool (rows,): True if the row of the span is in the sample."""
-        name, limit = f"{self.first_step}\n{ref.span.name}\n", self.share * 2**64
-        digests = (hashlib.blake2b((name + row_id).encode(), digest_size=8).digest() for row_id in row_ids)
-        return np.array([int.from_bytes(digest, "big") < limit for digest in digests], dtype=bool)
-
-
-@dataclass
-class ReplayedRows:
-    """The training rows of a replay, read again in each iteration."""
-
-    store: Store
-    replay: Replay
-    rule: HoldoutRule
-    columns: Sequence[str]
-    spared: Mapping[str, GroupRange]  # development groups by span, which stay unseen
-
-    def __iter__(self) -> Iterator[pa.Table]:
-        wanted = [*self.columns, *group_columns(self.rule.group)]
-        for ref in self.replay.refs:
-            left_out = left_out_ids(self.store, ref)
-            for rows in read_rows(self.store, [ref], wanted):
-                sample = rows.filter(pa.array(self.replay.select(ref, rows[ROW_ID].to_pylist())))
-                training = split_holdout(sample, self.rule, left_out).training
-                if (spared := self.spared.get(ref.span.name)) is not None:
-                    training = training.filter(pa.array(~in_range(training, self.rule, spared)))
-                if training.num_rows:
-                    yield training
 
 
 def best_step(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> int | None:

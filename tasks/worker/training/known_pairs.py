@@ -28,6 +28,7 @@ from tasks.contracts.references import RowsRef
 from tasks.worker.process.job import Job
 from tasks.worker.process.machine import beating
 from tasks.worker.training.record_files import Column, RecordFile
+from tasks.worker.training.replay import ReplayedRows
 from tasks.worker.training.row_keys import (
     OTHERS,
     PAIRS,
@@ -36,6 +37,7 @@ from tasks.worker.training.row_keys import (
     TextKeys,
     distinct,
     key_rule,
+    keyed,
     open_span_keys,
     ranges_of_keys,
     write_keys,
@@ -166,9 +168,8 @@ class KnownPositives(NamedTuple):
 class LineageKeys:
     """The keys of a run's rows, of all rows before it and of the golden set, in the folders that validate wrote.
 
-    `golden`: the key of the golden set, if any. `heads` say which rows are pairs. `again`: earlier rows may be trained
-    on again, so that the run may meet any of their queries too. `positives`: the folder that `commit_known` named, if
-    any.
+    `golden`: the key of the golden set, if any. `heads` say which rows are pairs. `replayed`: rows of earlier spans
+    whose queries the run meets too. `positives`: the folder that `commit_known` named, if any.
     """
 
     store: Store
@@ -176,7 +177,7 @@ class LineageKeys:
     earlier: Sequence[RowsRef]
     golden: str | None
     heads: HeadsConfig
-    again: bool
+    replayed: ReplayedRows
     positives: str | None = None
 
     @property
@@ -189,12 +190,11 @@ class LineageKeys:
         """The rows that decide the known positives, and the rule of their keys, as JSON."""
         own, earlier = ([ref.prefix for ref in refs] for refs in (self.own, self.earlier))
         golden = [] if self.golden is None else [self.golden]
-        return {"own": own, "of": [*own, *earlier, *golden], "rule": key_rule(self.heads)}
+        again = {"replayed": self.replayed.made_of} if self.replayed.replay.refs else {}
+        return {"own": own, "of": [*own, *earlier, *golden], "rule": key_rule(self.heads), **again}
 
-    def commit_known(self, prefix: str, folder: Path) -> str | None:
+    def commit_known(self, prefix: str, folder: Path) -> str:
         """Write the known positives of the run's queries to the workspace; return the folder's key.
-
-        None: the run may meet the queries of all earlier rows, and their positives would be the whole history.
 
         Args:
             prefix: start of the folder's key; a hash of the files follows.
@@ -203,8 +203,6 @@ class LineageKeys:
         Raises:
             MissingFolder, CorruptFolder: the rows of a span without usable keys are missing or damaged.
         """
-        if self.again:
-            return None
         folder.mkdir(parents=True)
         self.write_known(folder, lambda: None)
         # In a file too, so that other rows give another folder.
@@ -213,7 +211,7 @@ class LineageKeys:
 
     def open_committed(self) -> Path | None:
         """Return the local folder of `commit_known`; None if it is missing or of no use; the log says why."""
-        if self.positives is None or self.again:
+        if self.positives is None:
             return None
         try:
             folder, manifest = open_folder(self.store, self.positives, KIND)
@@ -235,10 +233,13 @@ class LineageKeys:
         Args:
             beat: called as the work goes on.
         """
-        made = folder / "own", folder / "earlier"
+        made = folder / "own", folder / "earlier", folder / "replayed"
         own = self._folders(made[0], self.own, None, beat)
         earlier = self._folders(made[1], self.earlier, self.golden, beat)
-        write_known(folder, [*own, *earlier], None if self.again else own, beat)
+        made[2].mkdir()
+        again = (keyed(table, self.heads) for table in beating(self.replayed, beat))
+        write_keys(made[2], again, sum(ref.rows for ref in self.replayed.replay.refs))
+        write_known(folder, [*own, *earlier], [*own, made[2]], beat)
         for each in made:
             shutil.rmtree(each, ignore_errors=True)
 
@@ -306,7 +307,7 @@ def write_known(
 
     Args:
         sources: folders of keys, from `write_keys`.
-        own: folders with the queries whose positives are written, which are among `sources`; None: all queries.
+        own: folders with the queries whose positives are written, all of them in `sources` too; None: all queries.
         beat: called as the work goes on.
     """
     texts, pairs = ([SortedFile(source, name) for source in sources] for name in (TEXTS, PAIRS))

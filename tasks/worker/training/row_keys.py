@@ -60,7 +60,8 @@ def keys_of(table: pa.Table, pair: np.ndarray) -> np.ndarray:
     return keys
 
 
-def _keyed(table: pa.Table, heads: HeadsConfig) -> np.ndarray:
+def keyed(table: pa.Table, heads: HeadsConfig) -> np.ndarray:
+    """Return the keys of a table's rows, ROW_KEYS (rows,)."""
     return keys_of(table, pair_mask(table, heads))
 
 
@@ -84,7 +85,7 @@ class TextKeys:
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yield ROW_KEYS (rows,), some thousand rows at a time."""
         for table in read_rows(self.store, self.refs, []):
-            yield _keyed(table, self.heads)
+            yield keyed(table, self.heads)
         if self.golden is not None:
             table = pq.read_table(self.store.local(self.golden))
             yield keys_of(table, np.ones(table.num_rows, dtype=bool))
@@ -108,8 +109,8 @@ def write_span_keys(store: Store, ref: RowsRef, heads: HeadsConfig, prefix: str,
         MissingFolder, CorruptFolder: the rows are missing or damaged.
     """
     folder.mkdir(parents=True)
-    keyed = cores.map(functools.partial(_keyed, heads=heads), read_rows(store, [ref], []), ref.rows)
-    write_keys(folder, (keys for _, keys in keyed), ref.rows)
+    found = cores.map(functools.partial(keyed, heads=heads), read_rows(store, [ref], []), ref.rows)
+    write_keys(folder, (keys for _, keys in found), ref.rows)
     facts = {"span": ref.span.name, "rows": ref.rows, "rule": key_rule(heads), "of": ref.prefix}
     # In a file too, so that other facts give another folder.
     (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")

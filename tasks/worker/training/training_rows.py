@@ -26,9 +26,9 @@ from tasks.data.label_columns import (
     entity_codes,
     label_classes,
     label_values,
-    own_label_columns,
     pair_mask,
     row_weights,
+    used_columns,
 )
 from tasks.foundation.errors import DataError
 from tasks.worker.model.features import Side, encode_features
@@ -36,7 +36,6 @@ from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.process.job import Job
 from tasks.worker.process.machine import beating
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.forgetting import Replay, ReplayedRows
 from tasks.worker.training.known_pairs import KnownPositives, LineageKeys, find_known_positives
 from tasks.worker.training.pair_arrays import (
     CLASSES,
@@ -48,6 +47,7 @@ from tasks.worker.training.pair_arrays import (
     write_facts,
     write_popularity,
 )
+from tasks.worker.training.replay import ReplayedRows
 from tasks.worker.training.row_keys import ROW_KEYS, ROWS_AT_ONCE
 from tasks.worker.training.tokenised import BEGINS, ITEM_IDS, QUERY_IDS, ROW, ROWS, Recipe, open_tokens, write_tokens
 
@@ -115,19 +115,6 @@ class TrainingRows:
         """Yield the training rows that `wanted` selects, bool (rows,); no text of another row is hashed."""
         for span in self.spans:
             yield from span.where(wanted)
-
-
-def used_columns(config: Config) -> list[str]:
-    """Return the columns that training uses besides the core columns: features, labels, weights."""
-    return list(dict.fromkeys([*feature_columns(config), *own_label_columns(config)]))
-
-
-def feature_columns(config: Config) -> list[str]:
-    """Return the columns of items besides their text."""
-    features = config.features
-    return list(
-        dict.fromkeys([*features.numeric, *features.categorical, *([features.entity] if features.entity else [])])
-    )
 
 
 def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:
@@ -316,20 +303,14 @@ def run_spares(config: Config, inputs: TrainInputs) -> dict[str, GroupRange]:
 
 def lineage_keys(job: Job, inputs: TrainInputs) -> LineageKeys:
     """Return the keys of all rows of the lineage so far, training and holdout, and of the golden set."""
-    again = job.config.train.replay > 0
+    replayed = replayed_rows(job, inputs)
     heads = job.config.heads
-    return LineageKeys(job.shared, inputs.rows, inputs.history, inputs.golden, heads, again, inputs.positives)
+    return LineageKeys(job.shared, inputs.rows, inputs.history, inputs.golden, heads, replayed, inputs.positives)
 
 
-def read_replayed_rows(job: Job, inputs: TrainInputs, spared: Mapping[str, GroupRange]) -> ReplayedRows:
-    """Return the replayed rows of earlier spans: the share `train.replay` of the run's pairs.
-
-    Args:
-        spared: the lineage's development groups by span; they are not replayed.
-    """
-    first_step = inputs.parent.step if inputs.parent else 0
-    replay = Replay.of(job.config.train.replay, inputs.rows, inputs.history, first_step)
-    return ReplayedRows(job.shared, replay, _rule(job.config, inputs), used_columns(job.config), spared)
+def replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:
+    """Return the replayed rows of earlier spans: the share `train.replay` of the run's pairs."""
+    return ReplayedRows.of(job.shared, job.config, inputs.rows, inputs.history, inputs.parent, inputs.replayed)
 
 
 def read_development_rows(job: Job, inputs: TrainInputs) -> pa.Table | None:

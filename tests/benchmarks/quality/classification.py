@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from tasks.contracts.evaluation import Role
 from tasks.contracts.references import HoldoutRule
 from tasks.data.holdout import read_sides
-from tasks.data.label_columns import label_classes
+from tasks.data.label_columns import label_classes, used_columns
 from tasks.data.rows import ITEM, QUERY, ROW_ID
 from tasks.preflight.encoder import pretrained_folder
 from tasks.quality.intervals import Term, error_of
@@ -34,7 +34,6 @@ from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import encode_side
-from tasks.worker.training.training_rows import used_columns
 from tests.benchmarks.quality.classifiers import Rows, Vectors, majority, on_vectors, on_words
 from tests.benchmarks.quality.folds import SETTINGS, folds
 from tests.benchmarks.quality.training import (

@@ -20,6 +20,7 @@ from infra.store.manifest import commit
 from tasks.contracts.jobs import InferInputs, Inputs, JobSpec, TrainInputs
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.references import CatalogueRef, CheckpointRef, HoldoutRule, ModelRef, RowsRef, SpanRef
+from tasks.data.label_columns import used_columns
 from tasks.data.rows import CORE, ROWS_KIND, read_rows
 from tasks.worker import infer, train
 from tasks.worker.catalogue.build import build
@@ -28,7 +29,6 @@ from tasks.worker.process.cores import Cores
 from tasks.worker.process.job import Job, PhaseClock, Rank
 from tasks.worker.rows.holdout import write_held
 from tasks.worker.training.row_keys import write_span_keys
-from tasks.worker.training.training_rows import used_columns
 
 torch.set_num_threads(1)  # for models this small a second thread only costs; and the same sums on every machine
 

@@ -39,13 +39,12 @@ def test_a_stage_grows_with_its_own_amount_alone(more: Load, grown: set[Stage]) 
     assert {stage for stage in Stage if seconds(stage, more) > seconds(stage, USUAL)} == grown
 
 
-def test_a_year_of_history_costs_the_accelerators_nothing_unless_they_replay_it() -> None:
+def test_a_year_of_history_costs_the_accelerators_nothing_also_if_they_replay_it() -> None:
     """Of keys, and of no text: 51 weeks before add less than two weeks of new rows do."""
-    year, replay = USUAL._replace(earlier=51_000_000), with_overrides(CONFIG, ["train.replay=0.1"])
-    assert seconds(Stage.train, year) == seconds(Stage.train, USUAL)
-    assert 10 < seconds(Stage.train, year, config=replay) - seconds(Stage.train, USUAL, config=replay) < 60
-    added = [seconds(Stage.validate, year, config=each) for each in (CONFIG, replay)]
-    assert added[0] > added[1], "the keys are read once, by one of the two"
+    year = USUAL._replace(earlier=51_000_000)
+    for config in (CONFIG, with_overrides(CONFIG, ["train.replay=0.1"])):
+        assert seconds(Stage.train, year, config=config) == seconds(Stage.train, USUAL, config=config)
+        assert seconds(Stage.validate, year, config=config) > seconds(Stage.validate, USUAL, config=config)
 
 
 def test_machines_share_the_search_of_an_evaluation() -> None:

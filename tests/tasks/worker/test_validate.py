@@ -17,7 +17,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
-from tasks.worker.rows import row_checks, window
+from tasks.worker.rows import clean_rows, row_checks, window
 from tasks.worker.training.row_keys import key_rule
 from tests.support.workspace.jobs import with_held
 from tests.support.workspace.spans import (
@@ -307,11 +307,13 @@ def test_a_span_judged_in_pieces_is_judged_the_same(store: DirectoryStore, tmp_p
     write_span(store, tmp_path, MARCH, march)
     write_span(store, tmp_path, APRIL, april)
     found = []
-    for pieces in (50_000, 25):
+    for pieces, files in ((50_000, 1), (25, 3)):
         monkeypatch.setattr(row_checks, "JUDGED_ROWS", pieces)
+        monkeypatch.setattr(clean_rows, "ROWS_A_FILE", pieces)
         worked = job(store, [MARCH, APRIL], overrides=["validate.max_bad_share=1", "validate.numeric_min=0"])
         outcome = validate.run(worked)
         clean = pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"]))
+        assert len(read_manifest(store, outcome.rows[1].prefix).files) == files
         named_by_their_bytes = {"rows": (), "catalogue": None, "positives": None}
         found.append((clean.to_pylist(), quarantined(store, outcome), outcome.model_copy(update=named_by_their_bytes)))
         store.delete("runs")

@@ -51,8 +51,8 @@ def compared(
     path = tmp_path / "now.parquet"
     pq.write_table(pa.table({name: pa.array([r[name] for r in rows], kind) for name, kind in TYPES.items()}), path)
     bases = [build(store, sources, (), CONFIG) for sources in built]
-    found = compare_items(store, "2026-03", path, before, bases, CONFIG)
-    assert compare_items(store, "2026-03", path, before, (), CONFIG) == found
+    found = compare_items(store, "2026-03", [path], before, bases, CONFIG)
+    assert compare_items(store, "2026-03", [path], before, (), CONFIG) == found
     return found
 
 

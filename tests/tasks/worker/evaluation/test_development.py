@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import GroupRange, HoldoutRule, RowsRef, SpanRef
 from tasks.data.holdout import exclude_development_rows, trainable
 from tasks.worker.evaluation.refit import newest_rows
-from tasks.worker.training.training_rows import TrainingRows, read_replayed_rows, read_training_rows, run_spares
+from tasks.worker.training.training_rows import TrainingRows, read_training_rows, replayed_rows, run_spares
 from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
@@ -97,7 +98,8 @@ def test_no_step_of_the_lineage_and_no_fit_sees_a_row_that_calibrates(later: Lat
     trained = []
     for inputs in (later.first, later.inputs):
         job = make_job(later.store, later.config, inputs)
-        trained += [*read_training_rows(job, inputs)[0], *read_replayed_rows(job, inputs, later.spared)]
+        again = dataclasses.replace(replayed_rows(job, inputs), spares=lambda: later.spared)
+        trained += [*read_training_rows(job, inputs)[0], *again]
     found = newest_rows(make_job(later.store, later.config, later.inputs), 9000, all_known, later.spared)
     assert found.development is not None
     spans = [row_id.rpartition("-")[0] for row_id in found.development["row_id"].to_pylist()]

@@ -29,8 +29,8 @@ from tasks.worker.training.training_rows import (
     lineage_keys,
     make_pairs,
     open_pairs,
-    read_replayed_rows,
     read_training_rows,
+    replayed_rows,
 )
 from tests.support.workspace.jobs import (
     CLASSIFIER,
@@ -161,7 +161,7 @@ def test_a_run_reads_from_files_what_a_batch_reads_from_its_rows(tmp_path: Path,
     config = tiny_config(*FEATURES, CLASSIFIER, *SETTINGS)
     inputs = TrainInputs(rows=refs, history=(rows,), parent=None)
     job = make_job(store, config, inputs)
-    training, replayed = read_training_rows(job, inputs)[0], read_replayed_rows(job, inputs, {})
+    training, replayed = read_training_rows(job, inputs)[0], replayed_rows(job, inputs)
     parts = build_parts(config, training)
     again, own = list(replayed), sum(table.num_rows for table in training)
     expected = dataclasses.replace(make_pairs([*training, *again], parts, config), own_rows=own)
@@ -206,9 +206,7 @@ def test_the_workers_of_a_machine_share_one_copy(
         training = TrainingRows(store, [rows], config)
         job = make_job(store, config, inputs, rank=rank)
         known = open_known(job, lineage_keys(job, inputs), all_there.wait)
-        opened[rank.index] = open_pairs(
-            job, training, read_replayed_rows(job, inputs, {}), known, parts, all_there.wait
-        )
+        opened[rank.index] = open_pairs(job, training, replayed_rows(job, inputs), known, parts, all_there.wait)
 
     monkeypatch.setattr(training_rows, "open_tokens", noted)
     ranks = [Rank(index, 4, index % 2, 2) for index in range(4)]

@@ -20,6 +20,7 @@ from tasks.contracts.references import RowsRef
 from tasks.worker.process.machine import Machine
 from tasks.worker.training import row_keys
 from tasks.worker.training.known_pairs import KnownPositives, LineageKeys, Positives, find_known_positives
+from tasks.worker.training.replay import ReplayedRows
 from tasks.worker.training.row_keys import (
     KIND,
     OTHERS,
@@ -38,7 +39,8 @@ from tasks.worker.training.row_keys import (
 from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_workspace, tiny_config, with_keys, write_rows
 from tests.support.workspace.stores import STORES
 
-CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
+PAIRS_ONLY = (CLASSIFIER, "heads.contrastive.positives_only=true")
+CONFIG, AGAIN = tiny_config(*PAIRS_ONLY), tiny_config(*PAIRS_ONLY, "train.replay=0.9")
 
 
 def test_keys_in_workspaces_stay_those_of_their_texts():
@@ -83,12 +85,20 @@ def test_a_folder_has_the_keys_of_all_rows_once_and_sorted(spans: tuple[Director
     assert with_keys(store, tiny_config(), first)[0].row_keys != ref.row_keys
 
 
-def known_of(
-    keys: tuple[Store, tuple[RowsRef, ...], tuple[RowsRef, ...]], config: Config, folder: Path, again: bool
-) -> KnownPositives:
-    store, own, earlier = keys
+def keys_of(
+    store: Store,
+    own: tuple[RowsRef, ...],
+    earlier: tuple[RowsRef, ...],
+    config: Config = CONFIG,
+    golden: str | None = None,
+) -> LineageKeys:
+    replayed = ReplayedRows.of(store, config, own, earlier, None)
+    return LineageKeys(store, own, earlier, golden, config.heads, replayed)
+
+
+def known_of(keys: LineageKeys, folder: Path) -> KnownPositives:
     folder.mkdir()
-    LineageKeys(store, own, earlier, None, config.heads, again).write_known(folder, lambda: None)
+    keys.write_known(folder, lambda: None)
     return KnownPositives.open(folder)
 
 
@@ -97,24 +107,29 @@ def assert_same(one: Positives, other: Positives) -> None:
         assert np.asarray(getattr(one, name)).tolist() == np.asarray(getattr(other, name)).tolist(), name
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("config", [CONFIG, AGAIN])
 def test_from_keys_come_the_pairs_of_the_texts_for_the_queries_of_the_run(
-    spans: tuple[DirectoryStore, tuple[RowsRef, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+    spans: tuple[DirectoryStore, tuple[RowsRef, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config
 ):
     store, (*earlier, own) = spans
-    refs = with_keys(store, CONFIG, *earlier, own)
-    expected = find_known_positives(TextKeys(store, (*earlier, own), None, CONFIG.heads), 240)
-    if not again:
-        rows = np.concatenate(list(TextKeys(store, [own], None, CONFIG.heads)))
-        assert not rows["pair"].all(), "queries of rows that are no pairs count too"
-        expected = expected.part(np.unique(rows["query_key"]))
+    own = change_rows(store, own, "2026-05", lambda rows: rows.slice(0, 5), tmp_path)
+    refs = with_keys(store, config, *earlier, own)
+    every = find_known_positives(TextKeys(store, (*earlier, own), None, config.heads), 240)
+    keys = keys_of(store, refs[2:], refs[:2], config)
+    drawn = keys.replayed.commit("runs/r/validate/replayed/2026-03", tmp_path / "replayed")
+    keys = dataclasses.replace(keys, replayed=dataclasses.replace(keys.replayed, folder=drawn))
+    rows = np.concatenate(list(TextKeys(store, [own], None, config.heads)))
+    assert not rows["pair"].all(), "queries of rows that are no pairs count too"
+    again = [text_keys(table["query"]) for table in keys.replayed]
+    expected = every.part(np.unique(np.concatenate([rows["query_key"], *again])))
+    assert (len(expected.items.queries) > len(every.part(np.unique(rows["query_key"])).items.queries)) == bool(again)
     for ref in earlier:
         store.delete(ref.prefix)
     monkeypatch.setattr(row_keys, "ROWS_AT_ONCE", 16)
     monkeypatch.setattr(row_keys, "_READ_RECORDS", 5)
-    found = known_of((store, refs[2:], refs[:2]), CONFIG, tmp_path / "known", again)
+    found = known_of(keys, tmp_path / "known")
     for one, other in zip(found, expected, strict=True):
-        assert len(np.asarray(one.queries)) > 3
+        assert len(np.asarray(one.queries)) > 2
         assert_same(one, other)
 
 
@@ -129,8 +144,8 @@ def test_keys_in_a_bucket_are_those_in_a_directory(
         for key in store.list(ref.row_keys):
             bucket.write(key, store.read(key))
     machine = Machine(bucket.uri, "runs/r/train/attempt-1", 0, 1)
-    expected = known_of((store, refs[2:], refs[:2]), CONFIG, tmp_path / "directory", False)
-    found = known_of((machine.reads(bucket), refs[2:], refs[:2]), CONFIG, tmp_path / "bucket", False)
+    expected = known_of(keys_of(store, refs[2:], refs[:2]), tmp_path / "directory")
+    found = known_of(keys_of(machine.reads(bucket), refs[2:], refs[:2]), tmp_path / "bucket")
     for one, other in zip(found, expected, strict=True):
         assert_same(one, other)
     machine.leave()
@@ -156,8 +171,9 @@ def test_a_span_without_usable_keys_is_read_for_its_texts(
         )
     assert open_span_keys(store, refs[0], config.heads) is None
     assert (old in capsys.readouterr().out) == (why != "none were written")
-    found = known_of((store, refs[2:], refs[:2]), config, tmp_path / "known", True)
-    expected = find_known_positives(TextKeys(store, (*earlier, own), None, config.heads), 240)
+    found = known_of(keys_of(store, refs[2:], refs[:2], config), tmp_path / "known")
+    queries = np.concatenate(list(TextKeys(store, [own], None, config.heads)))["query_key"]
+    expected = find_known_positives(TextKeys(store, (*earlier, own), None, config.heads), 240).part(np.unique(queries))
     for one, other in zip(found, expected, strict=True):
         assert_same(one, other)
 
@@ -169,12 +185,11 @@ def test_what_validate_found_is_what_a_training_would_find_in_the_whole_history(
     store, (*earlier, own) = spans
     (*earlier, own) = with_keys(store, CONFIG, *earlier, own)
     key = write_golden(store, own) if golden else None
-    asked = LineageKeys(store, (own,), earlier, key, CONFIG.heads, again=False)
+    asked = keys_of(store, (own,), tuple(earlier), golden=key)
     (expected := tmp_path / "expected").mkdir()
     asked.write_known(expected, lambda: None)
     expected = KnownPositives.open(expected)
     written = asked.commit_known("runs/r/validate/positives/2026-03", tmp_path / "written")
-    assert written is not None
     assert written == asked.commit_known("runs/r/validate/positives/2026-03", tmp_path / "again"), "as its retry does"
     for ref in (own, *earlier):
         store.delete(ref.prefix)
@@ -194,9 +209,8 @@ def test_what_validate_found_is_refused_if_it_is_not_of_this_run(
 ):
     store, (*earlier, own) = spans
     (*earlier, own) = with_keys(store, CONFIG, *earlier, own)
-    asked = LineageKeys(store, (own,), earlier, None, CONFIG.heads, again=False)
+    asked = keys_of(store, (own,), tuple(earlier))
     written = asked.commit_known("runs/r/validate/positives/2026-03", tmp_path / "written")
-    assert written is not None
     asked = dataclasses.replace(asked, positives=written)
     assert asked.open_committed() is not None
     if why == "damaged":
@@ -210,10 +224,9 @@ def test_what_validate_found_is_refused_if_it_is_not_of_this_run(
     elif why == "another rule":
         asked = dataclasses.replace(asked, heads=tiny_config().heads)
     else:
-        asked = dataclasses.replace(asked, again=True)
-        assert asked.commit_known("runs/r/validate/positives/2026-03", tmp_path / "replay") is None
+        asked = dataclasses.replace(asked, replayed=ReplayedRows.of(store, AGAIN, (own,), earlier, None))
     assert asked.open_committed() is None
-    assert (written in capsys.readouterr().out) == (why != "replay")
+    assert written in capsys.readouterr().out
 
 
 def write_golden(store: DirectoryStore, like: RowsRef) -> str:
