@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from configs.schema.compute import Positive
 from configs.schema.gates import Severity
 from configs.schema.model import class_name
-from configs.schema.stages import Bounds, Share, StageConfig
+from configs.schema.stages import Bounds, Share, WorkersConfig
 from tasks.foundation.records import Record, beside
 
 
@@ -339,7 +339,7 @@ class EventsConfig(Record):
         return values
 
 
-class ValidateConfig(StageConfig):
+class ValidateConfig(WorkersConfig):
     """Limits for the rows of a run."""
 
     min_rows: Positive = Field(description="least number of clean rows; fewer stop the run")

@@ -227,10 +227,15 @@ def open_files(store: Store, prefix: str, kind: str) -> list[Path]:
 
 def open_file(store: Store, prefix: str, manifest: Manifest, name: str) -> Path:
     """Return the local path of one file of a folder. Raises CorruptFolder: it is gone or damaged."""
+    return open_entry(store, prefix, find_entry(store, prefix, manifest, name))
+
+
+def find_entry(store: Store, prefix: str, manifest: Manifest, name: str) -> FileEntry:
+    """Return the entry of one file of a folder. Raises CorruptFolder: the manifest has none."""
     entry = next((entry for entry in manifest.files if entry.name == name), None)
     if entry is None:
         raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST} names no {name}; restore it from a backup")
-    return open_entry(store, prefix, entry)
+    return entry
 
 
 def open_entry(store: Store, prefix: str, entry: FileEntry) -> Path:

@@ -82,6 +82,8 @@ class Stage(_WithTraits):
     validate = Traits(
         "validate",
         libraries=Libraries.rows,
+        layout=Layout.array,
+        workers=lambda config: config.validate_.workers,
         compute=lambda config: config.validate_.compute,
         time_grows_with_rows=True,
         backfill=BackfillPhase.training,

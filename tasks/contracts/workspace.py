@@ -127,6 +127,26 @@ WAITING_ROWS = Kind(
     "rows that wait for their items", "runs/{run}/validate/waiting/{folder}/", "rows", "validate", MANIFEST,
     Kept.always,
 )
+ASKED = Kind(
+    "questions of validate's first worker", "runs/{run}/validate/attempt-{attempt:d}/asked.json", "Asked",
+    "validate, the first of several workers: swapped", EXISTS, Kept.always,
+)
+ASKING = Kind(
+    "sign of validate's first worker", "runs/{run}/validate/attempt-{attempt:d}/asking.lease", "Lease",
+    "validate, the first of several workers", "expires", Kept.shown,
+)
+ASKED_KEYS = Kind(
+    "keys of rows that others compare", "runs/{run}/validate/asked/{folder}/", "keys",
+    "validate, the first of several workers", MANIFEST, Kept.shown,
+)
+MET = Kind(
+    "earlier rows that a window meets", "runs/{run}/validate/met/{key}/", "rows",
+    "validate, the worker that found them", MANIFEST, Kept.shown,
+)
+MET_LEASE = Kind(
+    "lease of a share of earlier spans", "runs/{run}/validate/met/{key}.lease", "Lease",
+    "validate, the worker that compares them", "expires", Kept.shown,
+)
 PROFILE = Kind(
     "profile", "runs/{run}/validate/attempt-{attempt:d}/profiles/{span}.json", "SpanProfile", "validate", EXISTS,
     Kept.always, last_writer=OF_ATTEMPT,

@@ -11,7 +11,7 @@ from pydantic import Field
 from configs.instances import instances, machine_of
 from configs.prices import price_of
 from configs.schema.config import Config
-from configs.schema.operations import Price
+from configs.schema.operations import LOCAL_WORKER, Price
 from infra.store.base import Store
 from tasks.contracts.costs import RunCost, StageCost
 from tasks.contracts.outcomes import Phases
@@ -37,6 +37,7 @@ from tasks.preflight.encoder_size import (
 )
 from tasks.preflight.enough import Enough, enough
 from tasks.preflight.memory import TrainMemory, sequences_a_step, train_memory
+from tasks.runs.ledger import LedgerRecord
 from tasks.runs.plan import rows_of
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
@@ -189,7 +190,9 @@ def stage_cost(
     same, encoding = bool(done), _encoding(known, config, stage, load, place)
     done = done or attempts_of(known.past, config, stage)
     if done and (same or encoding is not None or stage not in (Stage.train, Stage.infer)):
-        phases = middle(scaled(known, one, config, stage, load, encoding) for one in done)
+        phases = middle(
+            _on_machines(scaled(known, one, config, stage, load, encoding), one, config, load, place) for one in done
+        )
         basis, source = "measured", f"{counted(done)} of this workspace"
         if encoding is not None:
             basis, source = encoding.speed.basis, encoding.speed.source
@@ -197,11 +200,22 @@ def stage_cost(
             phases = _elsewhere(phases, stage, place, there)
             if basis == "measured":
                 basis, source = "assumed", f"{source}, on other machines"
+        elif stage is Stage.validate:
+            basis, source = "assumed", f"{source}, on another number of machines"
         return priced(config, stage, place, phases, basis, source, len(done))
     if place.is_local or place.instance is None:
         return own_cost(known.past, config, stage, load.rows, place)  # unknown, and it says why
     host = host_seconds(config, stage, load, place, encoder_size(config))
     return _first_cost(config, stage, place, encoding, host, there)
+
+
+def _on_machines(phases: Phases, one: LedgerRecord, config: Config, load: Load, place: Place) -> Phases:
+    """Return the phases of an attempt on another number of machines, of which validate divides a part of its work."""
+    if one.stage is not Stage.validate or place.is_local:
+        return phases
+    was = place._replace(machines=1 if one.instance == LOCAL_WORKER else one.machines)
+    now, then = (host_seconds(config, one.stage, load, each, None) for each in (place, was))
+    return phases.model_copy(update={"productive": phases.productive * now / then}) if then else phases
 
 
 def on_spot(config: Config, cost: StageCost) -> SpotCost | None:

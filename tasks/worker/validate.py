@@ -54,6 +54,7 @@ from tasks.worker.rows.row_checks import (
     open_span,
     read_span,
 )
+from tasks.worker.rows.shares import Asking, answer, asking
 from tasks.worker.rows.signs import judge_signs
 from tasks.worker.rows.suites import OwnExpectations
 from tasks.worker.rows.values import judge_labels, judge_values
@@ -114,7 +115,12 @@ def stop_if_critical(job: Job, outcome: ValidateOutcome, window: Sequence[SpanRe
     raise DataError("\n".join(lines))
 
 
-def run(job: Job) -> ValidateOutcome:
+def run(job: Job) -> ValidateOutcome | None:
+    """Judge the window as the first worker, or help it; return the outcome as the first. Raises as `judge`."""
+    return judge(job) if job.share.index == 0 else answer(job)
+
+
+def judge(job: Job) -> ValidateOutcome:
     """Judge the window; write its clean and bad rows.
 
     Raises:
@@ -132,12 +138,13 @@ def run(job: Job) -> ValidateOutcome:
     if not inputs.window:  # a refresh: no new rows, but perhaps new items
         with job.clock.phase("productive"):
             return _only_catalogue(job, inputs)
-    load_great_expectations()
-    load_identifier()
-    with job.scratch() as scratch, Cores((__name__, "great_expectations")) as cores:
-        judged = _judge_window(job, inputs, scratch, cores)
-        with job.clock.phase("productive"):
-            return _written(job, inputs, judged, scratch, cores)
+    with asking(job) as asked:
+        load_great_expectations()
+        load_identifier()
+        with job.scratch() as scratch, Cores((__name__, "great_expectations")) as cores:
+            judged = _judge_window(job, inputs, scratch, cores)
+            with job.clock.phase("productive"):
+                return _written(job, inputs, judged, scratch, cores, asked)
 
 
 class _Judged(NamedTuple):
@@ -215,17 +222,25 @@ def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path, cores: Cores)
     return _Judged(outcome, counts, filled, late)
 
 
-def _written(job: Job, inputs: ValidateInputs, judged: _Judged, scratch: Path, cores: Cores) -> ValidateOutcome:
-    """Write the clean rows with their holdout and keys, and the catalogue; return the whole outcome."""
+def _written(
+    job: Job, inputs: ValidateInputs, judged: _Judged, scratch: Path, cores: Cores, asked: Asking | None
+) -> ValidateOutcome:
+    """Write the clean rows with their holdout and keys, and the catalogue; return the whole outcome.
+
+    Args:
+        asked: the questions to the other workers, if any.
+    """
     config, (outcome, counts, filled, late) = job.config, judged
     rows = tuple(commit_rows(job, scratch, span, rows, span in filled) for span, rows in counts.clean.items() if rows)
     waiting = inputs.waiting
     if filled:
         unknown = [(span, each.unknown) for span, each in filled.items() if each.unknown is not None]
         waiting = write_waiting(job, inputs.window, unknown, late, scratch / "waiting")
-    sides = SIDES.within(run=job.spec.run_key)
+    sides, meet = SIDES.within(run=job.spec.run_key), asked.meet if asked is not None else None
     (scratch / "sides").mkdir()
-    rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", cores, inputs.kept_out)
+    rows, left = find_sides(
+        job.store, rows, inputs.history, config, sides, scratch / "sides", cores, inputs.kept_out, meet
+    )
     rows = tuple(_with_keys(job, _with_held(job, inputs, ref, scratch, cores), scratch, cores) for ref in rows)
     tokenise_ahead(job.store, config, rows, inputs.history, inputs.parent, cores)
     replayed = _replayed(job, inputs, rows, scratch)

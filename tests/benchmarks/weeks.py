@@ -19,7 +19,7 @@ from configs.schema.config import Config
 from tasks.contracts.costs import StageCost
 from tasks.contracts.stages import Stage
 from tasks.laboratory.encoding_time import Known, Load
-from tasks.laboratory.host_time import MODELS, PAIR_BYTES, RELEASES
+from tasks.laboratory.host_time import ASKED_BYTES, MODELS, PAIR_BYTES, RELEASES
 from tasks.laboratory.machine_plan import on_spot, stage_costs
 from tasks.monitoring.estimates import Past
 from tests.docs.refreshes import BERT_BASE, TOKENS, on_cpu
@@ -95,6 +95,7 @@ class Size(NamedTuple):
 
 
 FOUR = ("train.workers=128", "infer.workers=128", "train.batch_rows=8192", "train.sequences=6144")
+VALIDATES = (1, 2, 4, 8)  # machines of validate in a table of its own
 WHOLE = Size(10_000_000)  # shown with each stage, the others with the sums alone
 SIZES = (Size(100_000), WHOLE, Size(100_000_000, FOUR))
 
@@ -192,7 +193,8 @@ def _bytes(stage: Stage, load: Load, size: Size) -> tuple[float, float]:
         case Stage.validate:
             kept = size.rows * (ROW_BYTES + MADE_BYTES + POSITIVE_BYTES) + size.items * ITEM_BYTES
             earlier = load.earlier * (SIGNATURE_BYTES + PAIR_BYTES)
-            return size.rows * ROW_BYTES + earlier + size.items * ITEM_BYTES, kept
+            asked = size.rows * ASKED_BYTES if (workers := size.config().validate_.workers) > 1 else 0.0
+            return size.rows * ROW_BYTES + earlier + size.items * ITEM_BYTES + workers * asked, kept + asked
         case Stage.train:
             pairs = size.rows * POSITIVE_BYTES
             return size.rows * ROW_BYTES + pairs + CHECKPOINT_BYTES, size.rows * TOKEN_BYTES + CHECKPOINT_BYTES
@@ -212,7 +214,22 @@ def _of_requests(number: float) -> float:
 
 def tables() -> str:
     """Return the tables as Markdown: one for each size, then the prices of others."""
-    return "\n\n".join("\n".join(lines) for lines in (*map(_table, SIZES), _peers()))
+    return "\n\n".join("\n".join(lines) for lines in (*map(_table, SIZES), _validates(), _peers()))
+
+
+def _validates() -> Iterator[str]:
+    yield "Validate by `validate.workers`, week 2 / week 52:\n"
+    yield f"| rows a week | | {' | '.join(map(str, VALIDATES))} |"
+    yield f"|---|---|{'---:|' * len(VALIDATES)}"
+    for size in (WHOLE, SIZES[-1]):
+        settings = [(*size.settings, f"validate.workers={workers}") for workers in VALIDATES]
+        weeks = [[week(size._replace(settings=each), number)[0] for number in WEEKS] for each in settings]
+        for name, cell in (
+            ("minutes", lambda line: _number(line.seconds, 60)),
+            ("dollars", lambda line: _dollars(line.dollars)),
+        ):
+            cells = (_pair(cell(one), cell(other)) for one, other in weeks)
+            yield f"| {size.rows:,} | {name} | {' | '.join(cells)} |"
 
 
 def _peers() -> Iterator[str]:

@@ -60,7 +60,7 @@ class Pipeline:
         plan = plan_run(self.store, self.config if not overrides else tiny_config(*QUICK, *overrides))
         save_plan(self.store, plan)
         inputs = ValidateInputs(window=plan.window, history=plan.history, feeds=(), bases=(), catalogue=False)
-        outcome = validate.run(Job(spec_of(plan, inputs), self.store, Rank(0, 1, 0), PhaseClock(0.0)))
+        outcome = validate.judge(Job(spec_of(plan, inputs), self.store, Rank(0, 1, 0), PhaseClock(0.0)))
         step = (plan.parent.step if plan.parent else 0) + 10
         state = checkpoint_state(
             step,

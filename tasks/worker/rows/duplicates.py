@@ -7,7 +7,7 @@ are not read again.
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.factory import drop_copy
-from infra.store.manifest import commit_by_content, open_file, open_manifest
+from infra.store.manifest import FileEntry, commit_by_content, find_entry, open_entry, open_manifest
 from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import HoldoutRule, RowsRef
@@ -33,6 +33,18 @@ SIGNATURES = "signatures.parquet"  # signatures of the rows in either split
 MOST_LEFT_OUT = 0.2  # share of a span's clean rows; a larger one points to a faulty source
 BYTES_AT_ONCE = 2**35  # on the disk, for signatures of earlier spans; the CPU queue's machines have 200 GB
 COMPARED = 20  # a row is compared with at most 20 rows of the other split per shared key
+
+
+class Signed(NamedTuple):
+    """A file with the signatures of an earlier span's rows, or of some of them."""
+
+    sides: str  # the folder of the span's sides, which decides the order of spans
+    span: str
+    folder: str  # the folder that has the file
+    entry: FileEntry
+
+
+Meet = Callable[[RowsRef, Path], Sequence[Signed]]
 
 
 class LeftOut(NamedTuple):
@@ -52,6 +64,7 @@ def find_sides(
     scratch: Path,
     cores: Cores,
     golden: str | None = None,
+    meet: Meet | None = None,
 ) -> tuple[tuple[RowsRef, ...], tuple[LeftOut, ...]]:
     """Write the excluded rows of each span below `prefix`; return the references with `sides`, and the numbers.
 
@@ -59,6 +72,8 @@ def find_sides(
         window: oldest first, like `history`.
         scratch: an empty local folder.
         golden: key of the golden set, if any.
+        meet: returns the signatures of the history that a span must be compared with, by the file of the span's own;
+            None: all.
 
     Raises:
         MissingFolder, CorruptFolder: the rows of the window, or signatures of the history, are missing or damaged.
@@ -68,15 +83,15 @@ def find_sides(
     done: list[RowsRef] = []
     left: list[LeftOut] = []
     kept_out = {_draft_golden(store, golden, scratch): GOLDEN} if golden is not None else {}
+    whole = signed_rows(store, history) if meet is None else []
     for ref in window:
         folder = scratch / ref.span.name
         folder.mkdir(parents=True)
         drafted = folder.with_suffix(".drafted")
         _draft(store, ref, rule, near, drafted, cores)
+        earlier = [*(whole if meet is None else meet(ref, drafted)), *signed_rows(store, done)]
         with connect(scratch) as database:
-            left_out = _compare(
-                database, store, {drafted: ref.span.name, **kept_out}, drafted, (*history, *done), config
-            )
+            left_out = _compare(database, store, {drafted: ref.span.name, **kept_out}, drafted, earlier, config)
             database.sql(f"""
                 COPY (SELECT * FROM {_parquet(drafted)} ANTI JOIN left_out USING ({ROW_ID}) ORDER BY place)
                 TO {literal(str(folder / SIGNATURES))} (FORMAT parquet, COMPRESSION zstd)
@@ -145,7 +160,7 @@ def _compare(
     store: Store,
     held_here: Mapping[Path, str],
     drafted: Path,
-    earlier: Sequence[RowsRef],
+    earlier: Sequence[Signed],
     config: Config,
 ) -> pa.Table:
     """Return the rows to exclude, in their order: ROW_ID, HELD, and the most similar row with its similarity.
@@ -156,11 +171,11 @@ def _compare(
         held_here: path of signatures -> span; near-duplicates of their held rows are not trained on. With this span's.
     """
     database.sql(f"CREATE TABLE own AS SELECT {ROW_ID}, place, {HELD}, keys, runs FROM {_parquet(drafted)}")
-    database.sql(f"CREATE TABLE own_keys AS SELECT {_KEYS} FROM own")
+    load_keys(database, drafted)
     database.sql(f"CREATE TABLE found (place UINTEGER, {ROW_ID} VARCHAR, span VARCHAR, similarity DOUBLE)")
     # Within the span, only training rows are excluded.
     _find(database, [held_here], f"NOT o.{HELD} AND f.{HELD}", config)
-    _find(database, _some_at_once(store, earlier), f"o.{HELD} <> f.{HELD}", config)
+    _find(database, some_at_once(store, earlier), OTHER_SIDE, config)
     database.sql(f"""
         CREATE TABLE left_out AS
         SELECT own.{ROW_ID}, own.{HELD}, found.span AS like_span, found.{ROW_ID} AS like_row_id, similarity
@@ -172,6 +187,43 @@ def _compare(
 
 
 _KEYS = f"place, {HELD}, unnest(keys) AS key, generate_subscripts(keys, 1)::UTINYINT AS number"
+OTHER_SIDE = f"o.{HELD} <> f.{HELD}"  # the rows of earlier spans that a row is compared with
+
+
+def load_keys(database: duckdb.DuckDBPyConnection, drafted: Path) -> None:
+    """Fill the table `own_keys` with the keys of a span's rows, from a file with PLACE, HELD and KEYS."""
+    database.sql(f"CREATE OR REPLACE TABLE own_keys AS SELECT {_KEYS} FROM {_parquet(drafted)}")
+
+
+def begin(database: duckdb.DuckDBPyConnection) -> None:
+    """Empty the table `taken`: the number of rows that each key has given so far, COMPARED at most."""
+    database.sql(f"CREATE OR REPLACE TABLE taken (number UTINYINT, key UBIGINT, {HELD} BOOLEAN, rows BIGINT)")
+
+
+def take(database: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sides: str) -> str:
+    """Fill the table `few` with the rows to compare, COMPARED at most for each key; return `files` as a table of SQL.
+
+    Args:
+        files: path of signatures -> span, in the order in which rows are taken.
+        sides: the condition for a row `o` of the span and a row `f` of the files to be compared.
+    """
+    theirs = f"read_parquet([{', '.join(literal(str(path)) for path in files)}], filename = true)"
+    names = {"filename": [str(path) for path in files], "span": list(files.values()), "file": list(range(len(files)))}
+    database.register("spans", pa.table(names))
+    database.sql(f"""
+        CREATE OR REPLACE TABLE few AS
+        WITH met AS (
+            SELECT * FROM (SELECT filename, {_KEYS} FROM {theirs}) f
+            SEMI JOIN own_keys o ON o.number = f.number AND o.key = f.key AND {sides}
+        ), before AS (
+            SELECT number, key, {HELD}, sum(rows) AS rows FROM taken GROUP BY ALL
+        )
+        SELECT met.* FROM met JOIN spans USING (filename) LEFT JOIN before USING (number, key, {HELD})
+        QUALIFY row_number() OVER (PARTITION BY number, key, {HELD} ORDER BY file, place)
+            + coalesce(before.rows, 0) <= {COMPARED}
+    """)
+    database.sql(f"INSERT INTO taken SELECT number, key, {HELD}, count(*) FROM few GROUP BY ALL")
+    return theirs
 
 
 def _find(
@@ -184,28 +236,12 @@ def _find(
 
     Args:
         batches: files that are read together; the same rows are found however the files are divided, in their order.
-        sides: the condition for a row `o` of the span and a row `f` of the files to be compared.
+        sides: as in `take`.
     """
     near = config.evaluate.near_duplicates
-    # The rows taken so far, of at most COMPARED for each key.
-    database.sql(f"CREATE OR REPLACE TABLE taken (number UTINYINT, key UBIGINT, {HELD} BOOLEAN, rows BIGINT)")
+    begin(database)
     for files in batches:
-        theirs = f"read_parquet([{', '.join(literal(str(path)) for path in files)}], filename = true)"
-        spans = pa.table({"filename": [str(path) for path in files], "span": list(files.values())})
-        database.register("spans", spans)
-        database.sql(f"""
-            CREATE OR REPLACE TABLE few AS
-            WITH met AS (
-                SELECT * FROM (SELECT filename, {_KEYS} FROM {theirs}) f
-                SEMI JOIN own_keys o ON o.number = f.number AND o.key = f.key AND {sides}
-            ), before AS (
-                SELECT number, key, {HELD}, sum(rows) AS rows FROM taken GROUP BY ALL
-            )
-            SELECT met.* FROM met LEFT JOIN before USING (number, key, {HELD})
-            QUALIFY row_number() OVER (PARTITION BY number, key, {HELD} ORDER BY filename, place)
-                + coalesce(before.rows, 0) <= {COMPARED}
-        """)
-        database.sql(f"INSERT INTO taken SELECT number, key, {HELD}, count(*) FROM few GROUP BY ALL")
+        theirs = take(database, files, sides)
         database.sql(f"""
             INSERT INTO found
             WITH pairs AS (
@@ -225,29 +261,40 @@ def _find(
         """)
 
 
-def _some_at_once(store: Store, earlier: Sequence[RowsRef]) -> Iterator[dict[Path, str]]:
+def signed_rows(store: Store, refs: Sequence[RowsRef]) -> list[Signed]:
+    """Return the signatures of earlier spans; a span that was never compared has none.
+
+    Raises:
+        MissingFolder, CorruptFolder: the sides of a span are missing, or their manifest is damaged.
+    """
+    spans = {ref.sides: ref.span.name for ref in refs if ref.sides is not None}
+    manifests = at_once(lambda sides: open_manifest(store, sides, SIDES_KIND), [*spans])
+    return [
+        Signed(sides, span, sides, find_entry(store, sides, manifest, SIGNATURES))
+        for (sides, span), manifest in zip(spans.items(), manifests, strict=True)
+    ]
+
+
+def some_at_once(store: Store, earlier: Sequence[Signed]) -> Iterator[dict[Path, str]]:
     """Yield the files of signatures of earlier spans (path -> span), in the order of their keys, BYTES_AT_ONCE at most.
 
     If there are more, a bucket's local copies are deleted after their turn, so that a long history fits on the disk.
+
+    Raises:
+        CorruptFolder: a file is gone or damaged.
     """
-    spans = {ref.sides: ref.span.name for ref in earlier if ref.sides is not None}
-    prefixes = sorted(spans)
-    manifests = dict(
-        zip(prefixes, at_once(lambda sides: open_manifest(store, sides, SIDES_KIND), prefixes), strict=True)
-    )
-    batches, size = list[list[str]](), 0
-    for sides in prefixes:
-        own = sum(entry.bytes for entry in manifests[sides].files if entry.name == SIGNATURES)
-        if not batches or size + own > BYTES_AT_ONCE:
+    batches, size = list[list[Signed]](), 0
+    for each in sorted(earlier, key=lambda signed: signed.sides):
+        if not batches or size + each.entry.bytes > BYTES_AT_ONCE:
             batches.append([])
             size = 0
-        batches[-1].append(sides)
-        size += own
+        batches[-1].append(each)
+        size += each.entry.bytes
     for batch in batches:
-        yield {open_file(store, sides, manifests[sides], SIGNATURES): spans[sides] for sides in batch}
+        yield {open_entry(store, each.folder, each.entry): each.span for each in batch}
         if len(batches) > 1:
-            for sides in batch:
-                drop_copy(store, f"{sides}/{SIGNATURES}")
+            for each in batch:
+                drop_copy(store, each.entry.key(each.folder))
 
 
 def _parquet(path: Path) -> str:

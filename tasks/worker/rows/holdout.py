@@ -113,7 +113,7 @@ def write_held(
         hashes = _name(TEXTS_HASH)
         distinct = f"SELECT DISTINCT {hashes} FROM {_of(trained)} ORDER BY {hashes}"
         with pq.ParquetWriter(folder / TRAINED, pq.read_schema(trained)) as writer:
-            for table in _tables(database, distinct, writer.schema):
+            for table in tables_of(database, distinct, writer.schema):
                 writer.write_table(table)
     facts = {
         "span": ref.span.name,
@@ -177,7 +177,7 @@ def _write(
     schema, counts = pq.read_schema(draft), [0] * len(first_places(rows))
     writers = [pq.ParquetWriter(folder / file_name(what, number), schema) for number in range(len(counts))]
     try:
-        for table in _tables(database, f"{query} ORDER BY {order}", schema):
+        for table in tables_of(database, f"{query} ORDER BY {order}", schema):
             files = files_of(table[QUERY_PLACE].to_numpy(), rows)
             for number in np.unique(files):
                 part = table.filter(pa.array(files == number))
@@ -189,7 +189,7 @@ def _write(
     return counts
 
 
-def _tables(database: duckdb.DuckDBPyConnection, sorted_rows: str, schema: pa.Schema) -> Iterator[pa.Table]:
+def tables_of(database: duckdb.DuckDBPyConnection, sorted_rows: str, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of a query, _AT_ONCE at a time, because DuckDB's batch sizes depend on its threads."""
     waiting = schema.empty_table()
     for batch in database.sql(sorted_rows).to_arrow_reader(_AT_ONCE):

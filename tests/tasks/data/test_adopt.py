@@ -79,7 +79,7 @@ def test_the_writer_of_the_page_writes_a_span_that_is_adopted_and_validated(
     assert list_spans(store) == [SPAN]
     after = {path.name: path.stat() for path in store.path(SPAN.prefix).iterdir() if path.name != MANIFEST}
     assert {name: each.st_mtime_ns for name, each in after.items()} == {n: e.st_mtime_ns for n, e in before.items()}
-    outcome = validate.run(
+    outcome = validate.judge(
         job(store, [SPAN], overrides=["features.numeric=[price]", "features.categorical=[]", "evaluate.slices=[]"])
     )
     assert (outcome.rows_clean, outcome.reasons) == (56, {})

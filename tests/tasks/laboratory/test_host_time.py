@@ -52,3 +52,16 @@ def test_machines_share_the_search_of_an_evaluation() -> None:
     one, four = (seconds(Stage.evaluate, many, nodes) for nodes in (1, 4))
     fixed = seconds(Stage.evaluate, USUAL._replace(items=0))
     assert one - fixed == pytest.approx(4 * (four - fixed))
+
+
+def test_machines_share_the_comparison_of_validate_and_nothing_else() -> None:
+    """Of a year, less than half is left with eight; without a history they only write and read keys for each other."""
+    year = USUAL._replace(rows=(50_000_000,), earlier=2_550_000_000)
+    eight = with_overrides(CONFIG, ["validate.workers=8"])
+    week, one, many = (
+        seconds(Stage.validate, each, config=config)
+        for each, config in ((year._replace(earlier=0), CONFIG), (year, CONFIG), (year, eight))
+    )
+    assert week < many < one
+    assert one - many == pytest.approx(7 / 8 * 2_550_000_000 * 9e-6 / 8, rel=0.05)
+    assert 0 < seconds(Stage.validate, year._replace(earlier=0), config=eight) - week < 120

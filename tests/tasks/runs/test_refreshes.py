@@ -121,11 +121,13 @@ def test_rows_of_a_branch_are_known_when_it_is_named_and_replace_older_versions(
 
 def test_the_settings_are_those_of_the_model_and_only_the_place_is_new(store, released):
     ingest_feed(store, "2021-01")
-    now = small_config("infer.batch_sequences=7", "infer.workers=3", "train.epochs=9", "retry.attempts=5")
+    changed = ("infer.batch_sequences=7", "train.epochs=9", "retry.attempts=5")
+    now = small_config(*changed, "infer.workers=3", "validate.workers=3")
     config = plan_refresh(store, now).plan.config
     made_with = small_config()
     assert (config.infer.batch_sequences, config.train) == (made_with.infer.batch_sequences, made_with.train)
     assert (config.infer.workers, config.retry.attempts) == (3, 5)
+    assert config.validate_.workers == 1, "others would have no rows to compare"
 
 
 ON_BATCH = (

@@ -40,7 +40,7 @@ from tests.support.workspace.spans import (
 def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     values = rows(40)
     write_span(store, tmp_path, MARCH, values)
-    outcome = validate.run(job(store))
+    outcome = validate.judge(job(store))
     (found,) = outcome.rows
     assert (found.span, found.rows) == (MARCH, 40)
     assert found.prefix.startswith("runs/k/validate/rows/2026-03-")
@@ -73,7 +73,7 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
 
 def test_a_feature_without_a_single_value_is_a_warning(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(40, price=math.nan))
-    outcome = validate.run(job(store))
+    outcome = validate.judge(job(store))
     assert failed(outcome) == ["price filled"]
     assert check(outcome, "price filled").severity == "warning"
     assert outcome.rows_clean == 40
@@ -81,7 +81,7 @@ def test_a_feature_without_a_single_value_is_a_warning(store: DirectoryStore, tm
 
 def test_many_rows_like_those_held_out_are_a_warning(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(40, query="red lamp", item="Lamp"))
-    outcome = validate.run(job(store, overrides=["evaluate.group=row_id", "evaluate.holdout_share=0.3"]))
+    outcome = validate.judge(job(store, overrides=["evaluate.group=row_id", "evaluate.holdout_share=0.3"]))
     found = check(outcome, "left out of training")
     assert not found.passed
     assert outcome.left_out_of_training is not None
@@ -92,7 +92,7 @@ def test_many_rows_like_those_held_out_are_a_warning(store: DirectoryStore, tmp_
 def test_an_empty_span_is_left_out(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [])
     write_span(store, tmp_path, APRIL, rows(40))
-    outcome = validate.run(job(store, [MARCH, APRIL]))
+    outcome = validate.judge(job(store, [MARCH, APRIL]))
     assert [ref.span for ref in outcome.rows] == [APRIL]
     assert not any("2026-03" in key for key in written(store))
 
@@ -101,14 +101,14 @@ def test_the_last_span_must_have_rows(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(40))
     write_span(store, tmp_path, APRIL, [])
     with pytest.raises(DataError, match=r"rows in the last span: 0 clean rows in span 2026-04"):
-        validate.run(job(store, [MARCH, APRIL]))
+        validate.judge(job(store, [MARCH, APRIL]))
     assert written(store) == ["attempt-1/report.json"]
 
 
 def test_an_empty_window_fails_on_its_row_count(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [])
     with pytest.raises(DataError, match="clean rows: 0 clean rows in the window; at least 32 are required") as raised:
-        validate.run(job(store))
+        validate.judge(job(store))
     assert "Bad rows by reason: none." in str(raised.value)
     assert "set validate.small_spans=merge to train it together with the next span" in str(raised.value)
     assert "or leave the span out: millrace skip 2026-03 --reason TEXT." in str(raised.value)
@@ -118,7 +118,7 @@ def test_rows_for_the_catalogue_alone_replace_older_versions(store: DirectorySto
     before = validated(store, tmp_path, rows(40), "2026-02")
     corrected = validated(store, tmp_path, rows(10, start=40), "2026-02", version=2)
     write_span(store, tmp_path, MARCH, rows(40, start=100))
-    outcome = validate.run(job(store, history=[before], others=[corrected]))
+    outcome = validate.judge(job(store, history=[before], others=[corrected]))
     assert outcome.catalogue is not None
     assert outcome.catalogue.items == 10 + 40
     sources = read_manifest(store, outcome.catalogue.prefix).facts["sources"]
@@ -128,15 +128,15 @@ def test_rows_for_the_catalogue_alone_replace_older_versions(store: DirectorySto
 def test_the_window_as_a_whole_must_have_enough_rows(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(20))
     write_span(store, tmp_path, APRIL, rows(12, start=100))
-    assert validate.run(job(store, [MARCH, APRIL])).rows_clean == 32
+    assert validate.judge(job(store, [MARCH, APRIL])).rows_clean == 32
     with pytest.raises(DataError, match="20 clean rows"):
-        validate.run(job(store, [MARCH]))
+        validate.judge(job(store, [MARCH]))
 
 
 def test_too_many_bad_rows_stop_the_run_without_clean_rows(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [*rows(75), *rows(20, start=75, item=None), *rows(5, start=95, query="")])
     with pytest.raises(DataError) as raised:
-        validate.run(job(store))
+        validate.judge(job(store))
     message = str(raised.value)
     assert "quarantined share: 25 of 100 rows are bad (25.00%); at most 20.00% may be." in message
     assert "item is null (20), query is empty (5)" in message
@@ -158,7 +158,7 @@ def test_too_many_bad_rows_stop_the_run_without_clean_rows(store: DirectoryStore
 
 def test_a_share_of_exactly_the_limit_is_allowed(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [*rows(80), *rows(20, start=80, item=None)])
-    assert validate.run(job(store)).rows_quarantined == 20
+    assert validate.judge(job(store)).rows_quarantined == 20
 
 
 DRIFTS = ["label drift", "query length drift", "item length drift"]
@@ -167,7 +167,7 @@ DRIFTS = ["label drift", "query length drift", "item length drift"]
 def test_similar_rows_do_not_drift(store: DirectoryStore, tmp_path: Path):
     history = validated(store, tmp_path, rows(390))
     write_span(store, tmp_path, MARCH, rows(195, start=390))
-    outcome = validate.run(job(store, history=[history]))
+    outcome = validate.judge(job(store, history=[history]))
     assert failed(outcome) == []
     for name in DRIFTS:
         observed = check(outcome, name).observed
@@ -180,7 +180,7 @@ def test_small_spans_do_not_warn_about_chance(store: DirectoryStore, tmp_path: P
     lengths = random.Random(4)
     varied = [row(number, query="q" * (20 + int(lengths.expovariate(0.01)))) for number in range(120)]
     write_span(store, tmp_path, MARCH, varied[60:])
-    outcome = validate.run(job(store, history=[validated(store, tmp_path, varied[:60])]))
+    outcome = validate.judge(job(store, history=[validated(store, tmp_path, varied[:60])]))
     found = check(outcome, "query length drift")
     assert found.observed is not None
     assert found.observed > 0.25
@@ -203,7 +203,7 @@ def test_drift_is_a_warning(store: DirectoryStore, tmp_path: Path, changes: dict
     write_span(store, tmp_path, MARCH, [*rows(95, start=390), *rows(100, start=485, **changes)])
     no_signs = [f"validate.signs.{sign}={{warn: null, stop: null}}" for sign in ("one_query", "one_item")]
     no_signs.append("validate.items.alike={warn: null, stop: null}")
-    outcome = validate.run(job(store, history=[history], overrides=no_signs))
+    outcome = validate.judge(job(store, history=[history], overrides=no_signs))
     assert failed(outcome) == [name]
     found = check(outcome, name)
     assert found.severity == "warning"
@@ -212,14 +212,14 @@ def test_drift_is_a_warning(store: DirectoryStore, tmp_path: Path, changes: dict
     assert "of 195 rows against 390 earlier ones" in found.sentence
     assert f"index {found.observed:.3f}" in found.sentence
     lenient = ["validate.drift.limit=99", *no_signs]
-    assert failed(validate.run(job(store, history=[history], overrides=lenient))) == []
+    assert failed(validate.judge(job(store, history=[history], overrides=lenient))) == []
 
 
 @pytest.mark.parametrize(("before", "now"), [(0, 195), (49, 195), (390, 49)])
 def test_drift_is_not_judged_on_few_rows(store: DirectoryStore, tmp_path: Path, before: int, now: int):
     history = [validated(store, tmp_path, rows(before))] if before else []
     write_span(store, tmp_path, MARCH, rows(now, start=390, label=4.0))
-    outcome = validate.run(job(store, history=history))
+    outcome = validate.judge(job(store, history=history))
     for name in DRIFTS:
         found = check(outcome, name)
         assert (found.passed, found.observed) == (True, None)
@@ -233,15 +233,15 @@ def test_the_newest_rows_of_a_long_history_count(
     new = validated(store, tmp_path, rows(65, start=60), "2026-02")
     old, new = with_held(store, load_config(), old, new)
     write_span(store, tmp_path, MARCH, rows(65, start=125))
-    assert "against 125 earlier" in check(validate.run(job(store, history=[old, new])), "label drift").sentence
+    assert "against 125 earlier" in check(validate.judge(job(store, history=[old, new])), "label drift").sentence
     monkeypatch.setattr(window, "HISTORY_ROWS", 65)
-    assert "against 65 earlier" in check(validate.run(job(store, history=[old, new])), "label drift").sentence
+    assert "against 65 earlier" in check(validate.judge(job(store, history=[old, new])), "label drift").sentence
 
 
 def test_bad_rows_do_not_count_as_drift(store: DirectoryStore, tmp_path: Path):
     history = validated(store, tmp_path, rows(390))
     write_span(store, tmp_path, MARCH, [*rows(195, start=390), *rows(40, start=585, query="")])
-    assert failed(validate.run(job(store, history=[history]))) == ["query length"]
+    assert failed(validate.judge(job(store, history=[history]))) == ["query length"]
 
 
 def test_earlier_rows_that_are_corrupt_are_named(store: DirectoryStore, tmp_path: Path):
@@ -249,7 +249,7 @@ def test_earlier_rows_that_are_corrupt_are_named(store: DirectoryStore, tmp_path
     store.write(f"{history.prefix}/part-00000.parquet", b"something else")
     write_span(store, tmp_path, MARCH, rows(40))
     with pytest.raises(CorruptFolder, match=r"rows of the earlier span 2026-02: .*does not match"):
-        validate.run(job(store, history=[history]))
+        validate.judge(job(store, history=[history]))
 
 
 def test_the_same_spans_give_the_same_bytes(tmp_path: Path):
@@ -257,7 +257,7 @@ def test_the_same_spans_give_the_same_bytes(tmp_path: Path):
     for place in ("one", "two"):
         store = DirectoryStore(tmp_path / place / "workspace")
         write_span(store, tmp_path / place, MARCH, [*rows(60), row(60, item=None)])
-        outcome = validate.run(job(store))
+        outcome = validate.judge(job(store))
         folders = (outcome.rows[0].prefix, "runs/k/validate/attempt-1/quarantine")
         manifests.append([*(read_manifest(store, folder).sha256 for folder in folders), outcome.to_json()])
     assert manifests[0] == manifests[1]
@@ -265,16 +265,16 @@ def test_the_same_spans_give_the_same_bytes(tmp_path: Path):
 
 def test_repeating_an_attempt_changes_nothing(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [*rows(60), row(60, item=None)])
-    assert validate.run(job(store)) == validate.run(job(store))
+    assert validate.judge(job(store)) == validate.judge(job(store))
 
 
 def test_another_attempt_gives_its_rows_and_its_catalogue_the_same_names(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [*rows(60), row(60, item=None)])
-    first, again = (validate.run(job(store, attempt=attempt)) for attempt in (1, 2))
+    first, again = (validate.judge(job(store, attempt=attempt)) for attempt in (1, 2))
     assert (first.rows, first.catalogue) == (again.rows, again.catalogue)
     damaged = store.path(first.rows[0].prefix) / "part-00000.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    assert validate.run(job(store, attempt=3)).rows == first.rows
+    assert validate.judge(job(store, attempt=3)).rows == first.rows
     assert pa.concat_tables(read_rows(store, first.rows, ["price"])).num_rows == 60
 
 
@@ -311,7 +311,7 @@ def test_a_span_judged_in_pieces_is_judged_the_same(store: DirectoryStore, tmp_p
         monkeypatch.setattr(row_checks, "JUDGED_ROWS", pieces)
         monkeypatch.setattr(clean_rows, "ROWS_A_FILE", pieces)
         worked = job(store, [MARCH, APRIL], overrides=["validate.max_bad_share=1", "validate.numeric_min=0"])
-        outcome = validate.run(worked)
+        outcome = validate.judge(worked)
         clean = pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"]))
         assert len(read_manifest(store, outcome.rows[1].prefix).files) == files
         named_by_their_bytes = {"rows": (), "catalogue": None, "positives": None}

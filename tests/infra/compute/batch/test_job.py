@@ -38,6 +38,7 @@ ON_PODS = Definition("d", 3, multi_node=True, log_group=None, pod_container="wor
         (Stage.infer, 32, Layout.single, 1),
         (Stage.infer, 4, Layout.single, 1),
         (Stage.validate, 1, Layout.single, 1),
+        (Stage.validate, 3, Layout.array, 3),
         (Chore.import_checkpoint, 1, Layout.single, 1),
         (Chore.publish, 1, Layout.single, 1),
     ],

@@ -29,6 +29,7 @@ from tests.support.workspace.specs import written_spec
     ("stage", "workers", "lines", "hosts"),
     [
         (Stage.validate, 1, {"0 None"}, 1),
+        (Stage.validate, 2, {"[0] 0 0", "[1] 0 1"}, 2),
         (Stage.health, 1, {"0 None"}, 1),
         (Stage.health, 2, {"[node 0] 0 None", "[node 1] 1 None"}, 2),
         (Stage.infer, 1, {"0 None"}, 1),

@@ -93,7 +93,7 @@ def test_validate_tries_it_first_and_only_where_a_lineage_begins(
     store, _ = make_workspace(tmp_path, rows=20)
     inputs = ValidateInputs(history=(), feeds=(), bases=(), **(BEGINS | different))
     with contextlib.suppress(MissingFolder):  # there is no such span
-        validate.run(make_job(store, tiny_config(*settings_for(MINILM, folder)), inputs))
+        validate.judge(make_job(store, tiny_config(*settings_for(MINILM, folder)), inputs))
     assert bool(calls) == tried
 
 
@@ -101,5 +101,5 @@ def test_a_folder_that_only_trainings_machines_have_is_not_tried(tmp_path: Path,
     store, _ = make_workspace(tmp_path, rows=20)
     inputs = ValidateInputs(history=(), feeds=(), bases=(), **BEGINS)
     with pytest.raises(MissingFolder):
-        validate.run(make_job(store, tiny_config("model.pretrained=/nowhere"), inputs))
+        validate.judge(make_job(store, tiny_config("model.pretrained=/nowhere"), inputs))
     assert "/nowhere where validate runs" in capfd.readouterr().out

@@ -117,9 +117,9 @@ def test_a_span_that_several_processes_judged_has_the_bytes_of_one_that_a_single
     values[3] |= {"query": ""}
     values[41] |= {"row_id": values[2]["row_id"]}
     write_span(store, tmp_path, MARCH, values)
-    alone = validate.run(job(store))
+    alone = validate.judge(job(store))
     request.getfixturevalue("two_cores")
-    together = validate.run(job(store, attempt=2))
+    together = validate.judge(job(store, attempt=2))
     assert [each.folders for each in together.rows] == [each.folders for each in alone.rows]
     assert together.reasons == alone.reasons == {"query is empty": 1, "row_id repeats an earlier row of the span": 1}
     files = [store.path(outcome.quarantine) for outcome in (alone, together) if outcome.quarantine is not None]

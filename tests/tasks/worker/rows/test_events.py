@@ -27,7 +27,7 @@ def with_events(count: int, *events: Any) -> list[dict[str, Any]]:
 
 def test_events_become_labels_and_weights(store: DirectoryStore, tmp_path: Path) -> None:
     write_span(store, tmp_path, MARCH, with_events(40, "impression", "click", "purchase", "seen"), event=pa.string())
-    outcome = validate.run(job(store, overrides=SETTINGS))
+    outcome = validate.judge(job(store, overrides=SETTINGS))
     assert (outcome.rows_clean, failed(outcome)) == (40, [])
     read = pa.concat_tables(read_rows(store, outcome.rows, ["event", "event_weight"])).slice(0, 4).to_pylist()
     assert [(row["event"], row["label"], row["event_weight"]) for row in read] == [
@@ -42,7 +42,7 @@ def test_events_become_labels_and_weights(store: DirectoryStore, tmp_path: Path)
 def test_unknown_events_are_set_apart_and_named(store: DirectoryStore, tmp_path: Path) -> None:
     values = with_events(40, *["click"] * 37, "wish", "wish", None)
     write_span(store, tmp_path, MARCH, values, event=pa.string())
-    outcome = validate.run(job(store, overrides=SETTINGS))
+    outcome = validate.judge(job(store, overrides=SETTINGS))
     assert (outcome.rows_clean, outcome.reasons) == (37, {"unknown event": 3})
     found = check(outcome, "events known")
     assert (found.passed, found.severity, found.observed) == (False, "warning", 3)
@@ -60,13 +60,13 @@ def test_unknown_events_are_set_apart_and_named(store: DirectoryStore, tmp_path:
 def test_too_many_unknown_events_end_the_run_with_the_way_out(store: DirectoryStore, tmp_path: Path) -> None:
     write_span(store, tmp_path, MARCH, with_events(40, "click", "wish"), event=pa.string())
     with pytest.raises(DataError, match=r"20 of them have an event .*'wish' \(20\): name it in validate.events"):
-        validate.run(job(store, overrides=SETTINGS))
+        validate.judge(job(store, overrides=SETTINGS))
 
 
 def test_a_missing_column_of_events_is_named_with_its_key(store: DirectoryStore, tmp_path: Path) -> None:
     write_span(store, tmp_path, MARCH, rows(40))
     with pytest.raises(DataError, match=r"no column 'event'; validate.events.column names it"):
-        validate.run(job(store, overrides=SETTINGS))
+        validate.judge(job(store, overrides=SETTINGS))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def with_feeds(job: Job, *feeds: FeedRef) -> Job:
 
 
 def validated(store: DirectoryStore, *feeds: FeedRef, overrides: Sequence[str] = (), **more: Any) -> ValidateOutcome:
-    return validate.run(with_feeds(job(store, overrides=overrides, **more), *feeds))
+    return validate.judge(with_feeds(job(store, overrides=overrides, **more), *feeds))
 
 
 def some_items(count: int, **more: Any) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def next_run(
     store: DirectoryStore, before: ValidateOutcome, *feeds: FeedRef, window: SpanRef = APRIL
 ) -> ValidateOutcome:
     made = with_feeds(job(store, [window], history=before.rows, attempt=2), *feeds)
-    return validate.run(waiting_at(made, before.waiting))
+    return validate.judge(waiting_at(made, before.waiting))
 
 
 @pytest.fixture

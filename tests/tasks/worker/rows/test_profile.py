@@ -28,7 +28,7 @@ SENTENCES = (
 
 
 def profile_of(store: DirectoryStore, **inputs: Any) -> SpanProfile:
-    outcome = validate.run(job(store, **inputs))
+    outcome = validate.judge(job(store, **inputs))
     assert outcome.profiles == {"2026-03": "runs/k/validate/attempt-1/profiles/2026-03.json"}
     return SpanProfile.model_validate_json(store.read(outcome.profiles["2026-03"]))
 
@@ -98,7 +98,7 @@ def test_what_the_parent_has_never_seen_is_a_warning(store: DirectoryStore, tmp_
     (folder / "shape.json").write_text('{"prompts": {}}', encoding="utf-8")
     commit(store, PARENT.prefix, folder, "checkpoint", {})
     write_span(store, tmp_path, MARCH, [*rows(30), *rows(10, start=30, query="赤いランプ が 好き です")])
-    outcome = validate.run(job(store, parent=PARENT))
+    outcome = validate.judge(job(store, parent=PARENT))
     assert failed(outcome) == ["brand unseen", "unknown tokens"]
     assert check(outcome, "brand unseen").observed == 0.5
     assert (
@@ -107,7 +107,7 @@ def test_what_the_parent_has_never_seen_is_a_warning(store: DirectoryStore, tmp_
     assert check(outcome, "locale unseen").observed == 0.0
     lenient = ["validate.max_unseen_share=0.5", "validate.max_unknown_token_share=1"]
     store.delete("catalogue")
-    assert failed(validate.run(job(store, parent=PARENT, overrides=lenient))) == []
+    assert failed(validate.judge(job(store, parent=PARENT, overrides=lenient))) == []
 
 
 def test_languages_of_sentences_are_known_and_codes_are_not():

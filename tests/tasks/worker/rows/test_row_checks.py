@@ -48,7 +48,7 @@ def test_a_bad_row_is_set_aside_with_its_reason(
 ):
     values = [*rows(25), row(25, **changes), *rows(24, start=26)]
     write_span(store, tmp_path, MARCH, values)
-    outcome = validate.run(job(store, overrides=LIMITS))
+    outcome = validate.judge(job(store, overrides=LIMITS))
     assert quarantined(store, outcome) == [{**values[25], "reason": reason, "span": "2026-03"}]
     assert outcome.quarantine == "runs/k/validate/attempt-1/quarantine/quarantine.parquet"
     assert outcome.reasons == {reason: 1}
@@ -63,7 +63,7 @@ def test_a_bad_row_is_set_aside_with_its_reason(
 
 def test_a_row_can_be_bad_for_several_reasons(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [*rows(40), row(40, item=None, price=-3.0), row(41, price=-1.0)])
-    outcome = validate.run(job(store, overrides=LIMITS))
+    outcome = validate.judge(job(store, overrides=LIMITS))
     assert [bad["reason"] for bad in quarantined(store, outcome)] == ["item is null; price below 0", "price below 0"]
     assert outcome.reasons == {"price below 0": 2, "item is null": 1}
     assert outcome.rows_quarantined == 2
@@ -82,7 +82,7 @@ def test_a_value_that_a_head_cant_learn_or_no_row_can_weigh_is_bad(store: Direct
         "heads.regression={weight: 1, input: pair, low: 0, high: 4}",
         "train.row_weight=worth",
     )
-    outcome = validate.run(job(store, overrides=heads))
+    outcome = validate.judge(job(store, overrides=heads))
     weight = "worth is no weight, a number from 0 on"
     assert {bad["row_id"]: bad["reason"] for bad in quarantined(store, outcome)} == {
         "r0040": "brand is none of heads.multiclass.classes",
@@ -97,7 +97,7 @@ def test_a_value_that_a_head_cant_learn_or_no_row_can_weigh_is_bad(store: Direct
 @pytest.mark.parametrize("changes", [{"label": None}, {"label": math.nan}, {"price": None}, {"price": math.nan}])
 def test_a_missing_number_is_allowed_and_becomes_null(store: DirectoryStore, tmp_path: Path, changes: dict[str, Any]):
     write_span(store, tmp_path, MARCH, [*rows(40), row(40, **changes)])
-    outcome = validate.run(job(store, overrides=LIMITS))
+    outcome = validate.judge(job(store, overrides=LIMITS))
     assert failed(outcome) == []
     (column,) = changes
     assert pa.concat_tables(read_rows(store, outcome.rows, ["price"]))[column].to_pylist()[-1] is None
@@ -106,13 +106,13 @@ def test_a_missing_number_is_allowed_and_becomes_null(store: DirectoryStore, tmp
 @pytest.mark.parametrize("bound", ["validate.numeric_max=.inf", "validate.numeric_max=1e308"])
 def test_infinity_is_bad_with_any_bound(store: DirectoryStore, tmp_path: Path, bound: str):
     write_span(store, tmp_path, MARCH, [*rows(40), row(40, price=math.inf)])
-    assert validate.run(job(store, overrides=[bound])).rows_quarantined == 1
+    assert validate.judge(job(store, overrides=[bound])).rows_quarantined == 1
 
 
 def test_the_first_good_row_with_an_id_is_kept(store: DirectoryStore, tmp_path: Path):
     values = [*rows(40), row(7, query="second"), row(50, item=None), row(50), row(50, query="third")]
     write_span(store, tmp_path, MARCH, values)
-    outcome = validate.run(job(store))
+    outcome = validate.judge(job(store))
     again = "row_id repeats an earlier row of the span"
     assert [(bad["query"], bad["reason"]) for bad in quarantined(store, outcome)] == [
         ("second", again),
@@ -125,7 +125,7 @@ def test_the_first_good_row_with_an_id_is_kept(store: DirectoryStore, tmp_path: 
 def test_an_id_belongs_to_the_first_span_of_the_window_that_has_it(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(40))
     write_span(store, tmp_path, APRIL, [*rows(40, start=100), row(3)])
-    outcome = validate.run(job(store, [MARCH, APRIL]))
+    outcome = validate.judge(job(store, [MARCH, APRIL]))
     assert outcome.reasons == {"row_id is in an earlier span of the window": 1}
     assert quarantined(store, outcome)[0]["span"] == "2026-04"
     assert [ref.rows for ref in outcome.rows] == [40, 40]
@@ -137,7 +137,7 @@ def test_the_bad_rows_of_all_spans_are_in_one_file(store: DirectoryStore, tmp_pa
     april = [*rows(40, start=100), row(140, query=None, note="n")]
     write_span(store, tmp_path, MARCH, march, note=pa.float64(), reason=pa.string())
     write_span(store, tmp_path, APRIL, april, note=pa.string())
-    bad = quarantined(store, validate.run(job(store, [MARCH, APRIL])))
+    bad = quarantined(store, validate.judge(job(store, [MARCH, APRIL])))
     assert [(b["span"], b["reason"], b["note"], b["reason_in_source"]) for b in bad] == [
         ("2026-03", "item is null", "1.5", "mine"),
         ("2026-04", "query is null", "n", None),
@@ -148,7 +148,7 @@ def test_numbers_written_as_text_are_read_and_other_text_is_bad(store: Directory
     prices = ["12.5", " 3 ", "", None, "n/a", "1e3"]
     values = [*rows(40, price="1"), *(row(40 + n, price=price) for n, price in enumerate(prices))]
     write_span(store, tmp_path, MARCH, values, price=pa.string())
-    outcome = validate.run(job(store))
+    outcome = validate.judge(job(store))
     assert outcome.reasons == {"price is not a number": 1}
     assert quarantined(store, outcome)[0]["price"] == "n/a"
     clean = pa.concat_tables(read_rows(store, outcome.rows, ["price"]))["price"]
@@ -165,7 +165,7 @@ def test_categories_of_any_type_become_names(
 ):
     write_span(store, tmp_path, MARCH, rows(40, brand=brand), brand=kind)
     write_span(store, tmp_path, APRIL, rows(40, start=100))
-    outcome = validate.run(job(store, [MARCH, APRIL]))
+    outcome = validate.judge(job(store, [MARCH, APRIL]))
     brands = pa.concat_tables(read_rows(store, outcome.rows, ["brand"]))["brand"]
     assert brands.type == pa.string()
     assert brands[0].as_py() == name
@@ -177,7 +177,7 @@ def test_a_missing_column_stops_before_anything_is_written(store: DirectoryStore
     write_span(store, tmp_path, MARCH, rows(40))
     write_span(store, tmp_path, APRIL, rows(40, start=100), **gone)
     with pytest.raises(DataError, match=rf"span 2026-04 v1: no column '{column}'.* has row_id, time") as raised:
-        validate.run(job(store, [MARCH, APRIL]))
+        validate.judge(job(store, [MARCH, APRIL]))
     assert "2026-03" not in str(raised.value)
     assert written(store) == []
 
@@ -185,14 +185,14 @@ def test_a_missing_column_stops_before_anything_is_written(store: DirectoryStore
 def test_the_column_that_groups_the_holdout_must_be_there(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(40))
     with pytest.raises(DataError, match=r"no column .buyer.; evaluate\.group names it"):
-        validate.run(job(store, overrides=["evaluate.group=buyer"]))
+        validate.judge(job(store, overrides=["evaluate.group=buyer"]))
 
 
 def test_all_problems_of_the_columns_are_reported_at_once(store: DirectoryStore, tmp_path: Path):
     gone: Any = {"brand": "gone", "label": pa.string(), "price": pa.timestamp("us")}
     write_span(store, tmp_path, MARCH, rows(40, label="good", price=None), **gone)
     with pytest.raises(DataError) as raised:
-        validate.run(job(store))
+        validate.judge(job(store))
     first, second, third, way_out = str(raised.value).splitlines()
     assert "column 'label' is string in part-00000.parquet, but must be double; every span must have it" in first
     assert "column 'price' is timestamp[us] in part-00000.parquet, but must be double or bool or string" in second
@@ -203,20 +203,20 @@ def test_all_problems_of_the_columns_are_reported_at_once(store: DirectoryStore,
 def test_a_text_column_cannot_be_a_numeric_feature(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(40))
     with pytest.raises(DataError, match=r"'query' is string .* must be double; features.numeric names it"):
-        validate.run(job(store, overrides=["features.numeric=[query]"]))
+        validate.judge(job(store, overrides=["features.numeric=[query]"]))
 
 
 def test_a_corrupt_span_is_named(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(40))
     store.write(f"{MARCH.prefix}/part-00001.parquet", b"something else")
     with pytest.raises(CorruptFolder, match=r"span 2026-03 v1: .*part-00001.parquet does not match its checksum"):
-        validate.run(job(store))
+        validate.judge(job(store))
     assert written(store) == []
 
 
 def test_an_incomplete_span_is_named(store: DirectoryStore):
     with pytest.raises(MissingFolder, match=r"span 2026-03 v1: .* ingest the span again"):
-        validate.run(job(store))
+        validate.judge(job(store))
 
 
 @pytest.mark.parametrize(
@@ -228,4 +228,4 @@ def test_a_span_that_is_not_parquet_is_named(store: DirectoryStore, tmp_path: Pa
     (folder / name).write_bytes(b"no rows here")
     commit(store, MARCH.prefix, folder, SPAN_KIND, {})
     with pytest.raises(DataError, match=rf"span 2026-03 v1.*{message}"):
-        validate.run(job(store))
+        validate.judge(job(store))

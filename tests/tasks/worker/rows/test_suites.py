@@ -26,7 +26,7 @@ def march(store: DirectoryStore, tmp_path: Path) -> DirectoryStore:
 @pytest.mark.parametrize("pieces", [50_000, 30])
 def test_rows_are_counted_over_all_pieces(march: DirectoryStore, monkeypatch: pytest.MonkeyPatch, pieces: int):
     monkeypatch.setattr(row_checks, "JUDGED_ROWS", pieces)
-    outcome = validate.run(job(march, overrides=own(LOCALES % "", LOCALES % ", mostly: 0.96")))
+    outcome = validate.judge(job(march, overrides=own(LOCALES % "", LOCALES % ", mostly: 0.96")))
     name = "expect_column_values_to_be_in_set on locale"
     assert failed(outcome) == [name]
     assert check(outcome, name).observed == 3.0
@@ -36,7 +36,7 @@ def test_rows_are_counted_over_all_pieces(march: DirectoryStore, monkeypatch: py
 
 
 def test_rows_are_set_apart_where_that_is_asked(march: DirectoryStore):
-    outcome = validate.run(job(march, overrides=own(LOCALES % ", quarantine: true")))
+    outcome = validate.judge(job(march, overrides=own(LOCALES % ", quarantine: true")))
     reason = "not as in expect_column_values_to_be_in_set on locale"
     assert outcome.reasons == {reason: 3}
     assert {(each["locale"], each["reason"]) for each in quarantined(march, outcome)} == {("xx", reason)}
@@ -44,7 +44,7 @@ def test_rows_are_set_apart_where_that_is_asked(march: DirectoryStore):
 
 def test_a_critical_expectation_stops_the_run(march: DirectoryStore):
     with pytest.raises(DataError, match="- expect_column_values_to_be_in_set on locale: 3 of 98 rows"):
-        validate.run(job(march, overrides=own(LOCALES % ", severity: critical")))
+        validate.judge(job(march, overrides=own(LOCALES % ", severity: critical")))
 
 
 @pytest.mark.parametrize("pieces", [50_000, 30])
@@ -66,7 +66,7 @@ def test_numbers_are_those_of_all_clean_rows(
     monkeypatch.setattr(row_checks, "JUDGED_ROWS", pieces)
     entry = "{expectation: expect_column_%s_to_be_between, column: price, arguments: {min_value: %s, max_value: %s}}"
     within, below = entry % (name, low, high), entry % (name, low - 1, low - 0.5)
-    outcome = validate.run(job(store, overrides=own(within, below)))
+    outcome = validate.judge(job(store, overrides=own(within, below)))
     assert failed(outcome) == ["query present", f"expect_column_{name}_to_be_between on price (2)"]
     found = check(outcome, f"expect_column_{name}_to_be_between on price")
     assert found.observed is not None
@@ -85,7 +85,7 @@ def test_tables_and_pairs_of_columns(store: DirectoryStore, tmp_path: Path):
         "{expectation: expect_column_proportion_of_non_null_values_to_be_between, column: label, "
         "arguments: {min_value: 0.9}}",
     )
-    outcome = validate.run(job(store, [MARCH, APRIL], overrides=own(*entries)))
+    outcome = validate.judge(job(store, [MARCH, APRIL], overrides=own(*entries)))
     pair = "expect_column_pair_values_to_be_equal on brand, locale"
     assert failed(outcome) == ["expect_column_to_exist on colour", pair]
     assert check(outcome, "expect_column_to_exist on colour").sentence.startswith("Not so in span 2026-03, 2026-04")
@@ -111,11 +111,11 @@ def test_tables_and_pairs_of_columns(store: DirectoryStore, tmp_path: Path):
 )
 def test_an_expectation_that_does_not_fit_its_column_is_named(march: DirectoryStore, entry: str, message: str):
     with pytest.raises(ConfigError) as raised:
-        validate.run(job(march, overrides=own(entry)))
+        validate.judge(job(march, overrides=own(entry)))
     assert message in str(raised.value)
 
 
 def test_a_column_that_an_expectation_needs_is_asked_for(march: DirectoryStore):
     entry = "{expectation: expect_column_values_to_not_be_null, column: colour}"
     with pytest.raises(DataError, match=r"no column 'colour'; validate\.expectations names it"):
-        validate.run(job(march, overrides=own(entry)))
+        validate.judge(job(march, overrides=own(entry)))

@@ -72,7 +72,7 @@ def test_the_drift_of_a_column_stops_the_run_where_that_is_asked(store: Director
     write_span(store, tmp_path, MARCH, rows(195, start=390, price=950.0))
     critical = ["validate.drift.columns={price: {severity: critical}}"]
     with pytest.raises(DataError, match=r"not fit to train on:\n- price drift: .*\nBad rows by reason: none"):
-        validate.run(job(store, history=[history], overrides=critical))
+        validate.judge(job(store, history=[history], overrides=critical))
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,6 @@ def test_another_schema_is_described(
 ):
     history = validated(store, tmp_path, rows(390), more=before)
     write_span(store, tmp_path, MARCH, rows(195, start=390), **now)
-    outcome = validate.run(job(store, history=[history]))
+    outcome = validate.judge(job(store, history=[history]))
     assert failed(outcome) == ["columns as before"]
     assert check(outcome, "columns as before").sentence == sentence
