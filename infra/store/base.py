@@ -6,7 +6,7 @@ is complete.
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -59,6 +59,7 @@ class Store(Protocol):
     def upload(self, source: Path, key: str, instead_of: str | None = None) -> None: ...
     def local(self, key: str, names: Collection[str] | None = None) -> Path: ...
     def move(self, prefix: str, target: str) -> None: ...
+    def copy(self, prefix: str, target: str, names: Collection[str]) -> None: ...
     def delete(self, prefix: str) -> None: ...
     def discard(self, prefix: str, seen: Mapping[str, str]) -> None: ...
     def age_seconds(self, key: str) -> float | None: ...
@@ -79,6 +80,17 @@ class Lock(Protocol):
     def confirm(self) -> None:
         """Check in the store that it is still held. Raises LostLease if not, StoreError if that is unknown."""
         ...
+
+
+def manifests_apart(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the names of manifests, by which readers know that a folder is whole, and the others.
+
+    Manifests of this project's folders, and of LanceDB's tables.
+    """
+    apart: tuple[list[str], list[str]] = ([], [])
+    for name in names:
+        apart[not name.endswith((".manifest", "/MANIFEST.json")) and name != "MANIFEST.json"].append(name)
+    return apart
 
 
 def sha256_of(path: Path) -> str:

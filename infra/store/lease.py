@@ -335,6 +335,10 @@ class CheckedStore:
         self._check(target)
         self._store.move(prefix, target)
 
+    def copy(self, prefix: str, target: str, names: Collection[str]) -> None:
+        self._check(target)
+        self._store.copy(prefix, target, names)
+
     def delete(self, prefix: str) -> None:
         self.discard(prefix, self._store.tags(prefix))
 

@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.manager import TransferManager
 
 from infra.store.aws import LOST, MISSING, EndpointBusy, code_of, convert_errors, patient_client, retry_conflicts
-from infra.store.base import Conflict, Holder, Lock
+from infra.store.base import Conflict, Holder, Lock, manifests_apart
 from infra.store.lease import TTL_SECONDS, LostLease, hold, look
 from infra.store.s3_transfers import AT_ONCE, CUT_OFF, Object, ObjectStream, mirror_of, upload
 from tasks.foundation.errors import ConfigError, StoreError
@@ -27,7 +27,6 @@ from tasks.foundation.errors import ConfigError, StoreError
 KEYS_AT_ONCE = 1000  # S3's limit for one list or delete request
 ATTEMPTS = 5
 _WRITE_ID = "millrace-write"  # key in an object's metadata: the call that wrote it
-_MANIFEST = "MANIFEST.json"  # infra/store/manifest.py's; readers look for it first
 _NETWORK = Config(
     retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
     connect_timeout=5,
@@ -170,10 +169,16 @@ class S3Store:
         moved = [self._raw(key) for key in seen]
         if not moved:
             raise FileNotFoundError(errno.ENOENT, "There is no such object or folder", f"{self.uri}/{prefix}")
-        for names in reversed(_manifests_apart(moved)):
+        for names in reversed(manifests_apart(moved)):
             copies = {name: self._full(target) + name[len(source) :] for name in names}
             self._copy(prefix, copies)
         self.discard(prefix, seen)
+
+    def copy(self, prefix: str, target: str, names: Collection[str]) -> None:
+        """Copy files of a folder into another one, manifests last; their bytes stay in S3."""
+        source, into = self._full(prefix), self._full(target)
+        for some in reversed(manifests_apart(names)):
+            self._copy(prefix, {f"{source}/{name}": f"{into}/{name}" for name in some})
 
     def delete(self, prefix: str) -> None:
         """Remove an object, or a folder with everything below it; a missing one is no error."""
@@ -183,7 +188,7 @@ class S3Store:
         """Remove the objects at or below `prefix` that still have the version tags in `seen`, manifests first."""
         self._full(prefix)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for names in _manifests_apart(list(seen)):
+            for names in manifests_apart(list(seen)):
                 for _ in pool.map(lambda name: self._discard(name, seen[name]), names):
                     pass
 
@@ -317,7 +322,7 @@ class S3Store:
         return Object(key, entry["Size"], entry["ETag"], entry["LastModified"])
 
     def _delete(self, key: str, names: Sequence[str]) -> None:
-        for some in _manifests_apart(names):
+        for some in manifests_apart(names):
             for start in range(0, len(some), KEYS_AT_ONCE):
                 batch = {"Objects": [{"Key": name} for name in some[start : start + KEYS_AT_ONCE]], "Quiet": True}
                 with self._explained(key):
@@ -341,9 +346,3 @@ class S3Store:
 
     def _explained(self, key: str) -> contextlib.AbstractContextManager[None]:
         return convert_errors(self._bucket, f"{self.uri}/{key}".rstrip("/"))
-
-
-def _manifests_apart(names: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the manifests among the objects, and the others."""
-    manifests = [name for name in names if name.rpartition("/")[2] == _MANIFEST]
-    return manifests, [name for name in names if name.rpartition("/")[2] != _MANIFEST]

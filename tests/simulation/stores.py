@@ -263,6 +263,9 @@ class SimulatedDirectory:
             self.objects.remove(key)
             self.objects.put(target + key[len(prefix) :], stored.data, stored.tag)
 
+    def copy(self, prefix: str, target: str, names: Collection[str]) -> None:
+        raise AssertionError("no command copies in a workspace")
+
     def delete(self, prefix: str) -> None:
         self._turn("unlink", prefix)
         if prefix in self.objects.files:

@@ -36,6 +36,8 @@ USES: dict[str, Callable[[Store, str], object]] = {
     "local": lambda store, key: store.local(key),
     "move to": lambda store, key: store.move("a", key),
     "move from": lambda store, key: store.move(key, "b"),
+    "copy to": lambda store, key: store.copy("a", key, ["b.json"]),
+    "copy from": lambda store, key: store.copy(key, "b", ["b.json"]),
     "delete": lambda store, key: store.delete(key),
     "tags": lambda store, key: store.tags(key),
     "discard": lambda store, key: store.discard(key, {}),
@@ -147,6 +149,19 @@ def test_move_moves_a_folder_or_an_object(store):
     assert store.list("") == ["deep/down/z/1", "deep/down/z/b/2"]
     store.move("deep/down/z/1", "one")
     assert store.read("one") == b"one"
+
+
+def test_copies_of_a_folder_go_their_own_way(store):
+    for name in ("1", "b/2", "b/3", "b/9.manifest"):
+        store.write(f"a/{name}", name.encode())
+    store.copy("a", "deep/z", ["b/9.manifest", "1", "b/2"])
+    assert store.list("deep") == ["deep/z/1", "deep/z/b/2", "deep/z/b/9.manifest"]
+    store.write("a/1", b"another")
+    store.delete("a/b")
+    assert [store.read(f"deep/z/{name}") for name in ("1", "b/2")] == [b"1", b"b/2"]
+    with pytest.raises((FileNotFoundError, StoreError)):
+        store.copy("a", "y", ["nothing", "b/9.manifest"])
+    assert store.list("y") == []
 
 
 @pytest.mark.parametrize("taken", ["z", "z/full"])
@@ -272,6 +287,7 @@ def test_a_write_that_the_disk_refuses_leaves_nothing_half_written(directory, so
 
 ACTS = WRITES | {
     "move": lambda store, source: store.move("a", "b"),
+    "copy": lambda store, source: store.copy("a", "b", ["b.json"]),
     "delete": lambda store, source: store.delete("a/b.json"),
     "discard": lambda store, source: store.discard("a", store.tags("a")),
     "lock": lambda store, source: store.lock("lineages/main").__enter__(),
