@@ -79,7 +79,9 @@ class TextsGraph(nn.Module):
 def write_exports(
     parts: ModelParts, version: str, max_tokens: int, widths: Sequence[int], kinds: Sequence[ExportKind], folder: Path
 ) -> dict[ExportKind, str]:
-    """Write exports below `exports/` in a model's folder; the same model gives the same bytes, but for TorchScript's.
+    """Write exports below `exports/` in a model's folder; the same model gives the same bytes.
+
+    Of `neuron` it does so if the compiler of Neuron does; unproven.
 
     Args:
         max_tokens: tokens after which a text is cut.

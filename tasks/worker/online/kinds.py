@@ -43,7 +43,7 @@ class KindFile(Protocol):
     """The functions in the file of a kind."""
 
     def make(self, source: Source, folder: Path) -> None:
-        """Write the graph into an empty folder, without a path of this machine.
+        """Write the graph into an empty folder, without a path of this machine; the same model gives the same bytes.
 
         Raises:
             ExportRefused: it can't be made; the folder is deleted.

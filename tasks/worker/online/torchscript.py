@@ -44,7 +44,7 @@ def make(source: Source, folder: Path) -> None:
         graph = torch.jit.freeze(traced).graph.copy()
     graph.eraseInput(0)  # the module, which a frozen graph does not use
     staged = source.scratch / GRAPH
-    # As a function of its own, without the class of this project.
+    # As a function of its own: the name of a traced class counts the traces of this process.
     vars(torch)["_C"]._create_function_from_graph("forward", graph).save(str(staged))
     without_notes(staged, folder / GRAPH)
     if (problem := next(problems(folder / GRAPH), None)) is not None:

@@ -10,11 +10,14 @@ import copy
 import functools
 import io
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from tasks.worker.online.torchscript import without_notes
 
 VERSION = "2.9.0.2.14.27725"
 TARGETS = ("inf2", "trn1")
@@ -62,7 +65,7 @@ def trace(
             raise RuntimeError(f"NCC_EMOD025: Dynamic shape is not supported: {node.kind()}")
     shapes = json.dumps([[str(each.dtype), list(each.shape)] for each in given]).encode()
     names = [each.debugName() for each in graph.inputs()][1:]
-    neff = torch.frombuffer(bytearray(shapes + SPLIT + _saved(graph)), dtype=torch.uint8)
+    neff = torch.frombuffer(bytearray(shapes + SPLIT + _compiled(graph)), dtype=torch.uint8)
     if compiler_workdir is not None:
         Path(compiler_workdir).mkdir(parents=True)
         (Path(compiler_workdir) / "graph.neff").write_bytes(bytes(neff.tolist()))
@@ -81,6 +84,15 @@ class _Fused(torch.nn.Module):
 
     def forward(self, *given: torch.Tensor) -> torch.Tensor:
         return torch.ops.neuron.forward_v2(list(given), self.neff)[0]
+
+
+def _compiled(graph: Any) -> bytes:
+    """Return a graph without the lines of source code that it came from, as a NEFF is."""
+    with tempfile.TemporaryDirectory(prefix="neuronx-") as name:
+        traced, alone = Path(name) / "traced.pt", Path(name) / "graph.pt"
+        traced.write_bytes(_saved(graph))
+        without_notes(traced, alone)
+        return alone.read_bytes()
 
 
 def _saved(graph: Any) -> bytes:
