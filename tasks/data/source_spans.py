@@ -204,7 +204,7 @@ def _groups(lines: BinaryIO) -> Iterator[list[bytes]]:
 
 ROWS_BETWEEN_REPORTS = 2000
 
-_WHY = "why"  # the key of --set-aside with the reason
+_WHY = "why"  # the key of --set-aside with the reason, the last of a line; with a _ after it if a row has the key
 _BYTES, _LINE, _FILE = "bytes", "line", "file"  # the keys of --set-aside for a row that can't be read
 
 
@@ -238,7 +238,10 @@ class SetAside:
         """Write the values of a record. Raises `error` itself if there is no rejects file."""
         if self.path is None:
             raise error
-        self._write(self.path, {**values, _WHY: str(error)}, error)
+        why = _WHY
+        while why in values:
+            why += "_"
+        self._write(self.path, {**values, why: str(error)}, error)
 
     def take_line(self, found: Unreadable, error: DataError) -> None:
         """Write the bytes of an unreadable record as os.fsdecode does. Raises `error` without a rejects file."""

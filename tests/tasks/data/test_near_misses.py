@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from pathlib import Path
 
@@ -74,6 +75,18 @@ def test_look_shows_a_file_with_lines_that_can_not_be_read(tmp_path: Path) -> No
     store = DirectoryStore(tmp_path / "ws")
     made = ingest(store, source, None, "at", SpanKind.month, MAP, options=IngestOptions(set_aside=aside))
     assert (made.rows, made.set_aside) == (25, 2)
+
+
+def test_a_row_that_is_set_aside_keeps_its_own_reason(tmp_path: Path) -> None:
+    source, aside = tmp_path / "log.csv", tmp_path / "aside"
+    rows = [f"{day},a lamp {number},Lamp,P{number},too late,no" for number, day in enumerate([*DAYS, "soon"])]
+    source.write_text("\n".join(["at,q,title,sku,why,why_", *rows, ""]))
+    ingest(
+        DirectoryStore(tmp_path / "ws"), source, None, "at", SpanKind.month, MAP, options=IngestOptions(set_aside=aside)
+    )
+    found = json.loads(aside.read_text())
+    assert (found["at"], found["why"], found["why_"]) == ("soon", "too late", "no")
+    assert "'soon'" in found["why__"]
 
 
 @pytest.mark.parametrize(
