@@ -10,7 +10,7 @@ class EraseItem(Record):
     """The one line to the process, which keeps it nowhere."""
 
     target: AnyTarget
-    item_id: str
+    item_ids: tuple[str, ...] = Field(description="the item's id, in each form that a table may hold")
     dry_run: bool = Field(description="true: only look where the item is")
 
 

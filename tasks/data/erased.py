@@ -6,6 +6,7 @@ hash of the value alone.
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -33,13 +34,16 @@ class Erased(Record):
 
 
 def hash_of_value(column: str, value: object) -> str:
-    """Return the hex SHA-256 of a value of a column. A whole number is equal to its text: 7.0, "7.0" and "7"."""
+    """Return the hex SHA-256 of a value of a column, alike for all values that `text_of` gives one text."""
     return hashlib.sha256(f"{column}\n{text_of(value)}".encode(errors="surrogatepass")).hexdigest()
 
 
 def text_of(value: object) -> str:
-    """Return a value as the text by which it is compared: `7` of 7.0, `true` of True."""
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    """Return a value as the text by which it is compared: `7` of 7.0 and of "7.0", `true` of True.
+
+    The forms in which Unicode writes the same characters are one text, in NFC: é as one sign, or as e with an accent.
+    """
+    text = str(value).lower() if isinstance(value, bool) else unicodedata.normalize("NFC", str(value))
     whole = _WHOLE.fullmatch(text)
     return whole[1] if whole else text
 

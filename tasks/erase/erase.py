@@ -89,9 +89,9 @@ def erase(store: Store, column: str, value: str, dry_run: bool, say: Say, ask: A
             _note(store, ERASURE.key(key=key), work.journal)
             change_derived(store, survey, work, wanted, scratch)
         change_texts(store, survey, work.journal, redaction, dry_run)
+        targets = tuple(_in_targets(store, wanted, dry_run, ask)) if wanted.of_item else ()
         if not dry_run:
             change_sources(store, survey, work, wanted, scratch)
-        targets = tuple(_in_targets(store, value, dry_run, ask)) if wanted.of_item else ()
         copies = kept_copies.forget_where(lambda path: _is_copy(path, wanted, work.journal), delete=not dry_run)
         if not dry_run and (again := found_again(store, wanted, redaction, say)):
             raise StoreError(
@@ -157,11 +157,12 @@ def _certify(store: Store, key: str, certificate: Certificate) -> None:
         number += 1
 
 
-def _in_targets(store: Store, item_id: str, dry_run: bool, ask: AskTarget) -> Iterator[TargetLine]:
+def _in_targets(store: Store, wanted: Wanted, dry_run: bool, ask: AskTarget) -> Iterator[TargetLine]:
     """Yield the tables of all targets that had the item."""
+    ids = tuple(sorted(wanted.forms))
     for served in served_targets.of_all_targets(store):
         with store.lock(served_targets.lock_of(served.target.name)) if not dry_run else contextlib.nullcontext():
-            yield from ask(EraseItem(target=served.target, item_id=item_id, dry_run=dry_run)).tables
+            yield from ask(EraseItem(target=served.target, item_ids=ids, dry_run=dry_run)).tables
 
 
 def _is_copy(path: Path, wanted: Wanted, journal: Journal) -> bool:

@@ -164,8 +164,11 @@ def _facts_of_vectors(
         shards[number] = [shards[number][0] - gone, shards[number][1], ids_sha256(map(local, layers), wanted)]
         removed += gone
     bad = items_gone - removed  # an item without a usable vector
-    if bad > 0:
-        shards[partition_of(wanted.value, catalogue["partitions"])][1] -= bad
+    partitions = {partition_of(form, catalogue["partitions"]) for form in wanted.forms}
+    left = max(bad, 0)
+    for number in sorted(partitions, key=lambda each: (each in changed, each)):  # of a changed one the vector went
+        gone = min(left, shards[number][1])
+        shards[number][1], left = shards[number][1] - gone, left - gone
     return {
         **facts,
         "catalogue": {

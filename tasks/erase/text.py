@@ -28,10 +28,10 @@ class Redaction:
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._words = wanted.words
-        self._cells = {wanted.value, *wanted.texts}
+        self._cells = wanted.forms | wanted.texts
         texts = sorted((each for each in wanted.texts if len(each) >= _SHORTEST_TEXT), key=len, reverse=True)
-        quoted = {f"'{wanted.value}'", f'"{wanted.value}"'}
-        inside = [wanted.value] if wanted.value in self._words else []
+        quoted = {f"{mark}{form}{mark}" for form in wanted.forms for mark in "'\""}
+        inside = wanted.forms if wanted.value in self._words else ()
         self._inside = re.compile("|".join(map(re.escape, [*texts, *quoted]))) if texts or quoted else None
         edges = r"(?<![\w-])(?:{})(?![\w-])"
         self._value = re.compile(edges.format("|".join(map(re.escape, inside)))) if inside else None
@@ -55,14 +55,14 @@ class Redaction:
 
     def holds(self, data: bytes) -> bool:
         """Return True if bytes hold the value, in UTF-8, as a word that means nothing else."""
-        return any(word.encode() in data for word in ([self._wanted.value] if self._value is not None else []))
+        return any(form.encode() in data for form in (self._wanted.forms if self._value is not None else ()))
 
     def _unless(self, word: str) -> str:
         bare = word.strip(".!?")
         return word.replace(bare, GONE) if bare in self._words else word
 
     def _of_page(self, texts: list[str]) -> re.Pattern[str]:
-        cells = {html.escape(each) for each in [self._wanted.value, *texts]}
+        cells = {html.escape(each) for each in [*self._wanted.forms, *texts]}
         cells |= {html.escape(each, quote=False) for each in texts}
         either = "|".join(map(re.escape, sorted(cells, key=len, reverse=True)))
         return re.compile(rf"(?<=[>\"])\s*({either})\s*(?=[<\"])")

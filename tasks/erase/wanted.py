@@ -6,6 +6,7 @@ The spans and feeds tell them, so these are changed last: a second call after a 
 from __future__ import annotations
 
 import contextlib
+import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,10 +38,14 @@ class Wanted:
     """A value of a column to erase, and all that its rows are known by."""
 
     column: str
-    value: str
+    value: str  # as `text_of` gives it
     rows: dict[str, set[str]] = field(default_factory=dict)  # ids of the rows, by span
     texts: set[str] = field(default_factory=set)  # queries or item texts that no other row has
     pairs: set[tuple[int, str]] = field(default_factory=set)  # hash of the query, item id: of no other row
+    forms: set[str] = field(default_factory=set)  # texts of the value, as files hold it: in NFC, in NFD, as 7.0
+
+    def __post_init__(self) -> None:
+        self.forms |= {unicodedata.normalize(form, self.value) for form in ("NFC", "NFD")}
 
     @property
     def of_item(self) -> bool:
@@ -57,7 +62,8 @@ class Wanted:
     def words(self) -> set[str]:
         """The value and the row ids that are long enough to mean nothing else."""
         ids = {row for rows in self.rows.values() for row in rows}
-        return {word for word in (self.value, *ids) if len(word) >= _SHORTEST and not word.isdecimal()}
+        found = {word for word in (self.value, *ids) if len(word) >= _SHORTEST and not word.isdecimal()}
+        return found | self.forms if self.value in found else found
 
     def mask(self, table: pa.Table, span: str | None) -> np.ndarray:
         """Return bool (rows,): True for a row that goes.
@@ -106,6 +112,7 @@ def find_wanted(store: Store, column: str, value: str) -> Wanted:
         if not found.any():
             continue
         gone = table.filter(pa.array(found))
+        wanted.forms |= {cell for cell in gone[column].to_pylist() if isinstance(cell, str)}
         if span is not None and ROW_ID in gone.schema.names:
             wanted.rows.setdefault(span, set()).update(filter(None, gone[ROW_ID].to_pylist()))
         texts |= {text for name in _told(wanted, gone) for text in gone[name].to_pylist() if text}

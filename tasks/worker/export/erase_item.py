@@ -24,11 +24,12 @@ def erase_item(asked: EraseItem) -> ErasedTables:
     with contextlib.closing(open_target(asked.target)) as target:
         served = target.serving()
         for table in target.tables():
-            if asked.item_id not in target.rows_of(table, [asked.item_id]):
+            held = [*target.rows_of(table, list(asked.item_ids))]
+            if not held:
                 continue
             if not asked.dry_run:
-                target.erase(table, [asked.item_id])
-                if target.rows_of(table, [asked.item_id]):
+                target.erase(table, held)
+                if target.rows_of(table, held):
                     raise StoreError(f"{target.where}, table {table}: it still has the item after it was deleted")
             found.append(
                 TargetLine(target=asked.target.name, kind=asked.target.kind, table=table, serving=table == served)

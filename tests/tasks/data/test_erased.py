@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,6 +34,13 @@ def erasures(column: str, *values: object) -> Erasures:
 def test_a_whole_number_is_equal_to_its_text_and_null_to_nothing(column, left):
     table = pa.table({"user_id": column})
     assert erasures("user_id", "7").without(table)["user_id"].to_pylist() == left
+
+
+def test_one_text_in_another_form_of_unicode_is_one_value():
+    forms = [unicodedata.normalize(form, "José-é1") for form in ("NFC", "NFD")]
+    table = pa.table({"user_id": [*forms, "José-\u0065\u03011", "Jose-e1", "JOSÉ-É1"]})
+    for form in forms:
+        assert erasures("user_id", form).without(table)["user_id"].to_pylist() == ["Jose-e1", "JOSÉ-É1"]
 
 
 def test_a_value_of_another_column_stays():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ from tests.support.workspace.stores import STORES
 from tests.tasks.erase.scan import found
 
 SPANS = ("2021-Q1", "2021-Q2")
+# Once and twice accented letters in NFD, and with the first accent alone composed; NFC composes all.
+ACCENTED = ("ite\u0301m-o\u0302\u0301-17", "ite\u0301m-\u00f4\u0301-17")
 ITEM, TEXT, USER = "item-0017", "quilted teapot number 17", "user-0003"
 MAP = {"id": "row", "query": "query", "item": "item", "item_id": "sku", "label": "label"}
 
@@ -296,6 +299,27 @@ def test_a_damaged_file_stops_it_by_name_since_it_may_hold_the_item(store, of):
     assert {key: tag for key, tag in store.tags("").items() if not key.startswith(".locks/")} == before
     path.write_bytes(data)
     assert erased(store).erased
+
+
+def test_an_item_goes_in_every_form_of_unicode_that_files_hold(tmp_path):
+    """One export writes é as one sign, the other as e with an accent; the request has the third form."""
+    store, both = DirectoryStore(tmp_path / "workspace"), ACCENTED
+    log = write_log(tmp_path / "log.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in log]
+    forms = {f"item-{number:04d}": form for number, form in zip((17, 18), both, strict=True)}
+    rows = [{**row, "sku": forms.get(row["sku"], row["sku"])} for row in rows]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    take_log(store, tmp_path / "log.jsonl")
+    with in_use(store):
+        carry_out(plan_run(store, served_config(), SPANS[0]))
+    assert all(found(store.root, form) for form in both)
+    asked = unicodedata.normalize("NFC", both[0])
+    assert asked not in both
+    done = erased(store, value=asked)
+    assert found(store.root, asked, *both) == []
+    expect_sound(store)
+    assert {kind.kind: kind.rows for kind in done.kinds}["span"] == 8
+    assert "rows with an erased value: 8, left out" in take_log(store, tmp_path / "log.jsonl")
 
 
 def test_a_column_that_no_span_has_is_refused_with_the_columns_there_are(store):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 
 import pytest
 
@@ -32,6 +33,13 @@ def test_a_sentence_gets_a_mark_where_the_value_is_a_word_of_its_own():
     text = "item 'item-0017' and item-0017, not item-00170 nor my-item-0017; row Q1-row-0017."
     expected = "item (erased) and (erased), not item-00170 nor my-item-0017; row (erased)."
     assert changed({"sentence": text}, redaction()) == {"sentence": expected}
+
+
+def test_a_value_goes_in_each_form_of_unicode():
+    composed, apart = (unicodedata.normalize(form, "Zoë-0017") for form in ("NFC", "NFD"))
+    record = {"sentence": f"{composed} and {apart}.", "hits": [{"item_id": composed}, {"item_id": apart}]}
+    assert changed(record, redaction(composed)) == {"sentence": "(erased) and (erased).", "hits": []}
+    assert [redaction(composed).holds(f"<{form}>".encode()) for form in (composed, apart, "Zoe-0017")] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("value", ["7", "42", "main"])

@@ -20,7 +20,7 @@ def test_an_item_goes_from_the_served_table_and_from_the_one_before(store: Direc
         make_current(store, release)
         publish.run(publish_job(store, place.config(), release))
     (settings,) = place.config().publish.targets
-    asked = EraseItem(target=settings, item_id="i0007", dry_run=True)
+    asked = EraseItem(target=settings, item_ids=("i0007", "another form of it"), dry_run=True)
     looked = erase_item(asked).tables
     assert [(line.table[:7], line.serving) for line in looked] == [("look_r1", False), ("look_r2", True)]
     assert erase_item(asked.model_copy(update={"dry_run": False})).tables == looked
