@@ -107,11 +107,40 @@ def code_of(error: Exception) -> str:
     return error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""
 
 
+_STILL_EXPIRED = "refreshed credentials are still expired"  # in botocore's error, a bare RuntimeError
+_OF_ROLES = ("AssumeRole", "AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "GetRoleCredentials")
+_LATER = ("IDPCommunicationError", "Throttling", "ThrottlingException", "TooManyRequestsException")
+
+
+@contextlib.contextmanager
+def role_errors() -> Iterator[None]:
+    """Convert the errors of botocore's own requests for a role's credentials, which it makes inside any other request.
+
+    Raises:
+        CredentialRetrievalError: the next request may get them.
+        TokenRetrievalError: a person must correct the role, its trust or the profile that names it.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if _STILL_EXPIRED not in str(error):
+            raise
+        said = f"{error} If this lasts, the clock of this machine is ahead, or what gives its credentials is broken"
+        raise CredentialRetrievalError(provider="the role of this machine", error_msg=said) from error
+    except ClientError as error:
+        if error.operation_name not in _OF_ROLES:
+            raise
+        passes = code_of(error) in _LATER or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500
+        kind = CredentialRetrievalError if passes else TokenRetrievalError
+        raise kind(provider=f"AWS for a role ({error.operation_name})", error_msg=one_line(error)) from error
+
+
 T = TypeVar("T")
 
 MISSING = ("NoSuchKey", "404")
 LOST = ("PreconditionFailed", "412", *MISSING)  # error codes of a failed conditional write
-PAUSES_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a write that collided with another one
+BUSY = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown")  # of one key in an answer about many
+PAUSES_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a write that collided with another one, or of such a key
 
 _SIMULTANEOUS = ("ConditionalRequestConflict", "409")  # undecided: S3 asks for the same request again
 
@@ -125,7 +154,8 @@ _UNKNOWN = ("NotImplemented", "501")
 def convert_errors(bucket: str, where: str) -> Iterator[None]:
     """Convert the errors of AWS's libraries in the block to ConfigError or NoAnswer about `where` in `bucket`."""
     try:
-        yield
+        with role_errors():
+            yield
     except ClientError as error:
         raise _of_reply(error, bucket, where) from error
     except NO_CREDENTIALS as error:

@@ -7,6 +7,7 @@ this project configures none of them.
 import contextlib
 import errno
 import logging
+import random
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +19,21 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.manager import TransferManager
 
-from infra.store.aws import LOST, MISSING, EndpointBusy, code_of, convert_errors, patient_client, retry_conflicts
+from infra.store.aws import (
+    BUSY,
+    LOST,
+    MISSING,
+    PAUSES_SECONDS,
+    EndpointBusy,
+    code_of,
+    convert_errors,
+    patient_client,
+    retry_conflicts,
+)
 from infra.store.base import Conflict, Holder, Lock, manifests_apart
 from infra.store.lease import TTL_SECONDS, LostLease, hold, look
 from infra.store.s3_transfers import AT_ONCE, CUT_OFF, Object, ObjectStream, mirror_of, upload
+from tasks.foundation.clock import sleep
 from tasks.foundation.errors import ConfigError, StoreError
 
 KEYS_AT_ONCE = 1000  # S3's limit for one list or delete request
@@ -324,11 +336,22 @@ class S3Store:
     def _delete(self, key: str, names: Sequence[str]) -> None:
         for some in manifests_apart(names):
             for start in range(0, len(some), KEYS_AT_ONCE):
-                batch = {"Objects": [{"Key": name} for name in some[start : start + KEYS_AT_ONCE]], "Quiet": True}
-                with self._explained(key):
-                    reply = self._client.delete_objects(Bucket=self._bucket, Delete=batch)
-                    for refused in reply.get("Errors", ()):
-                        raise ClientError({"Error": refused}, "DeleteObjects")
+                self._delete_few(key, some[start : start + KEYS_AT_ONCE])
+
+    def _delete_few(self, key: str, names: Sequence[str]) -> None:
+        """Delete objects by one request; ask again for keys that it names as not deleted, as by a busy bucket."""
+        pauses = iter(PAUSES_SECONDS)
+        with self._explained(key):
+            while names:
+                batch = {"Objects": [{"Key": name} for name in names], "Quiet": True}
+                refused = self._client.delete_objects(Bucket=self._bucket, Delete=batch).get("Errors", ())
+                names = [each["Key"] for each in refused]
+                pause = next(pauses, None)
+                for each in refused:
+                    if pause is None or each["Code"] not in BUSY:
+                        raise ClientError({"Error": each}, "DeleteObjects")
+                if pause is not None and names:
+                    sleep(pause * random.uniform(0.5, 1.5))
 
     def _copy(self, key: str, copies: dict[str, str]) -> None:
         def start(manager: TransferManager) -> Sequence[Any]:

@@ -28,7 +28,7 @@ from botocore.exceptions import (
 )
 
 from infra.compute.batch.job_detail import JobDetail, detail_of
-from infra.store.aws import NO_CREDENTIALS, code_of
+from infra.store.aws import NO_CREDENTIALS, code_of, role_errors
 from tasks.foundation.errors import ConfigError, HostError, one_line
 
 _DENIED = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation")
@@ -307,7 +307,8 @@ class Api:
         """
         about = f"job queue {request['jobQueue']!r} with job definition {request['jobDefinition']!r}"
         try:
-            job_id: str = self._batch.submit_job(**request)["jobId"]
+            with role_errors():
+                job_id: str = self._batch.submit_job(**request)["jobId"]
         except (BotoCoreError, ClientError) as error:
             if wrong := config_error(error, about, self.region):
                 raise wrong from error
@@ -326,9 +327,10 @@ class Api:
         parameters = {"nextToken": token} if token else {}
         limit = {"limit": last} if last is not None else {}
         try:
-            reply = self._logs.get_log_events(
-                logGroupName=group, logStreamName=stream, startFromHead=last is None, **parameters, **limit
-            )
+            with role_errors():
+                reply = self._logs.get_log_events(
+                    logGroupName=group, logStreamName=stream, startFromHead=last is None, **parameters, **limit
+                )
         except (BotoCoreError, ClientError) as error:
             wrong = config_error(error, f"log stream {group}:{stream}", self.region)
             if wrong and code_of(error) != "ResourceNotFoundException":
@@ -349,7 +351,8 @@ class Api:
         backoff = Backoff(self.policy, f"AWS Batch in {self.region}")
         while True:
             try:
-                reply = call(**parameters)
+                with role_errors():
+                    reply = call(**parameters)
             except (BotoCoreError, ClientError) as error:
                 if wrong := config_error(error, about, self.region):
                     raise wrong from error

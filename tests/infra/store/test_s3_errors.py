@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 
 from infra.store import s3_store
+from infra.store.aws import convert_errors
 from infra.store.factory import open_store
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import ConfigError, StageError, StoreError
@@ -111,6 +113,33 @@ def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_missing_credentials_are_a_config_error(s3: S3Server, no_account: None) -> None:
     with pytest.raises(ConfigError, match=r"credentials for bucket 'bucket-a'.* set AWS_PROFILE"):
         S3Store("s3://bucket-a/b").list("")
+
+
+def test_a_role_whose_new_credentials_are_expired_too_may_get_others(
+    s3: S3Server, no_account: None, tmp_path: Path
+) -> None:
+    """As an overloaded endpoint of a machine gives them, or a machine whose clock is hours ahead sees them."""
+    given = '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "2026-01-01T00:00:00Z"}'
+    (tmp_path / "given.json").write_text(given)
+    (tmp_path / "absent").write_text(f"[default]\ncredential_process = cat {tmp_path}/given.json\n")
+    with pytest.raises(StoreError, match=r"bucket 'bucket-a' .*still expired.* clock"):
+        S3Store("s3://bucket-a/b").list("")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error", "message"),
+    [
+        ("AccessDenied", 403, ConfigError, r"no usable AWS credentials .*\(AssumeRole\).*not authorized"),
+        ("IDPCommunicationError", 400, StoreError, r"could not be used: .*\(AssumeRole\).*IDPCommunicationError"),
+        ("ServiceUnavailable", 503, StoreError, r"could not be used: .*\(AssumeRole\).*ServiceUnavailable"),
+    ],
+)
+def test_a_refused_role_is_not_taken_for_a_refusal_of_the_bucket(
+    code: str, status: int, error: type[StageError], message: str
+) -> None:
+    refused = {"Error": {"Code": code, "Message": "not authorized"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    with pytest.raises(error, match=message), convert_errors("b", "s3://b/a"):
+        raise ClientError(refused, "AssumeRole")  # pyright: ignore[reportArgumentType]
 
 
 def test_an_unknown_profile_is_a_config_error(no_account: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -282,6 +283,25 @@ def test_an_object_that_the_bucket_refuses_to_delete_is_an_error(
     monkeypatch.setattr(store._client, "delete_objects", lambda **arguments: {"Errors": [refused]})
     with pytest.raises(ConfigError, match=r"AccessDenied: retained"):
         store.delete(folder)
+
+
+def test_objects_that_the_bucket_was_too_busy_to_delete_are_deleted_by_another_request(
+    store: S3Store, s3: S3Server, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 answers 200 to a request about many keys, and says in it which of them it did not delete."""
+    really, busy = store._client.delete_objects, ["InternalError", "SlowDown"]
+
+    def some_refused(**arguments: Any) -> Any:
+        (*rest, last) = arguments["Delete"]["Objects"]
+        if not (busy and last["Key"].endswith("part")):
+            return really(**arguments)
+        if rest:
+            really(**arguments | {"Delete": {"Objects": rest}})
+        return {"Errors": [last | {"Code": busy.pop(), "Message": "try again"}]}
+
+    monkeypatch.setattr(store._client, "delete_objects", some_refused)
+    store.delete(folder)
+    assert (store.list(folder), busy) == ([], [])
 
 
 def test_an_absent_folder_cannot_be_moved(store: S3Store) -> None:

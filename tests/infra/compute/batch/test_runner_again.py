@@ -1,5 +1,7 @@
 """Each attempt has one job, also after errors of AWS Batch, a lost waiter or an earlier attempt."""
 
+import datetime as dt
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +103,28 @@ def test_lost_contact_leaves_the_job_and_running_again_finds_it(batch, store, mo
     assert state_of(store, spec) == "submitted"
     batch.forgive()
     assert BatchRunner(store, spec.config).found(spec)
+    going(store, spec)()
+    run(store, spec)
+    assert len(batch.jobs()) == 1
+
+
+def test_a_role_that_gets_expired_credentials_during_a_long_job_leaves_the_job(batch, store, monkeypatch, tmp_path):
+    def role_gives(minutes: int) -> None:
+        until = dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes)  # below ten, botocore asks before each request
+        keys = {"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": until.isoformat()}
+        (tmp_path / "given.json").write_text(json.dumps(keys))
+
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = cat {tmp_path}/given.json\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setattr(api, "CONTACT_SECONDS", 0.5)
+    role_gives(5)
+    containers_do(store, WAITS)
+    spec = written_spec(store, Stage.validate)
+    with pytest.raises(HostError, match=r"lost contact .*still expired.* running the span again finds it"):
+        run(store, spec, Waiting("up", lambda: role_gives(-5)))
+    role_gives(5)
     going(store, spec)()
     run(store, spec)
     assert len(batch.jobs()) == 1
