@@ -29,6 +29,7 @@ from flows.presentation.wording import BY_NARROW, OF_INDEX, WITHOUT_INDEX, dolla
 from infra import prefect_server
 from infra.prefect_health import PASSWORD_OF_CLIENT
 from infra.store.base import Store
+from infra.store.records import NewerRecord
 from tasks.contracts.evaluation import MAIN
 from tasks.contracts.runs import Hold, Release
 from tasks.contracts.workspace import REPORT
@@ -231,7 +232,7 @@ def releases(store: Store) -> ReleasesOutput:
     for each in sorted(numbers):
         try:
             readable.append(tasks.runs.releases.read(store, each))
-        except StoreError as error:
+        except (StoreError, NewerRecord) as error:
             unreadable.append(UnreadableRelease(number=each, trouble=str(error)))
     charges = _charges(store, readable)
     return ReleasesOutput(
@@ -247,7 +248,9 @@ def releases(store: Store) -> ReleasesOutput:
 def _charges(store: Store, made: Sequence[Release]) -> dict[int, Sequence[Charge]]:
     """Return the charges of the run or refresh behind each release, by number: of all its attempts that ended."""
     found: dict[str, Sequence[Charge]] = {}
-    with contextlib.suppress(StoreError):  # a damaged file elsewhere makes costs unknown, and hides no release
+    with contextlib.suppress(
+        StoreError, NewerRecord
+    ):  # a damaged file elsewhere makes costs unknown, and hides no release
         found |= {run.run_key: sums_of(run.attempts).charges for run in read_runs(Snapshot(store), ())}
         found |= {run_key: row.charges for run_key, row in work_sums(store, (), None).rows.items()}
     return {each.number: found.get(each.run_key, ()) for each in made}

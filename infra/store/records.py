@@ -13,10 +13,14 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from infra.store.base import Conflict, Store, sha256_of
-from tasks.foundation.errors import StoreError, SupersededError
+from tasks.foundation.errors import ConfigError, StoreError, SupersededError
 from tasks.foundation.records import Record
 
 R = TypeVar("R", bound=Record)
+
+
+class NewerRecord(ConfigError):
+    """A newer Millrace wrote the record. It is no damage, so nothing repairs or replaces it."""
 
 
 def read_record(store: Store, key: str, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError) -> R:
@@ -28,6 +32,7 @@ def read_record(store: Store, key: str, kind: type[R], way_out: str = "", error:
 
     Raises:
         StoreError: it is gone or not readable; names the file, the field and the remedy.
+        NewerRecord: it has keys, or a version, that this Millrace does not know.
     """
     record = find_record(store, key, kind, way_out, error)
     if record is None:
@@ -88,8 +93,25 @@ def parse_record(where: str, raw: bytes, kind: type[R], way_out: str = "", error
     try:
         return kind.model_validate_json(raw)
     except ValidationError as invalid:
+        refuse_newer(where, invalid)
         words = re.sub(r"\B([A-Z])", r" \1", kind.__name__).lower()
         raise error(_with_way_out(f"{where} is not a valid {words}: {first_problem(invalid)}", way_out)) from invalid
+
+
+def refuse_newer(where: str, invalid: ValidationError) -> None:
+    """Raise NewerRecord if nothing is wrong with a record but keys, or a version, that this Millrace does not know."""
+    found = invalid.errors()
+    versions = [each["input"] for each in found if each["loc"] == ("version",) and each["type"] == "literal_error"]
+    if any(isinstance(version, int) and version > 1 for version in versions):
+        unknown = f"version {versions[0]}"
+    elif all(each["type"] == "extra_forbidden" for each in found):
+        unknown = f"the key {'.'.join(map(str, found[0]['loc']))}"
+    else:
+        return
+    raise NewerRecord(
+        f"{where} has {unknown}, which this Millrace does not know: a newer one wrote it. Give the command there, or "
+        "install that version here (`millrace --version`); don't repair, move or delete the file"
+    ) from invalid
 
 
 def first_problem(invalid: ValidationError) -> str:

@@ -28,7 +28,7 @@ from infra.store.manifest import (
     read_manifest,
     set_apart,
 )
-from infra.store.records import first_problem, parse_record
+from infra.store.records import first_problem, parse_record, refuse_newer
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.runs import Hold, Release, RunPlan
 from tasks.contracts.workspace import (
@@ -320,6 +320,7 @@ class Snapshot:
         except ValidationError as invalid:
             problem = f"{self.store.uri}/{key} is not readable: {first_problem(invalid)}"
             if self.strict:
+                refuse_newer(f"{self.store.uri}/{key}", invalid)
                 raise StoreError(f"{problem}; {_WAY_OUT}") from invalid
             self._problems[key] = problem
             return None

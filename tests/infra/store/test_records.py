@@ -5,6 +5,7 @@ Late writers: an attempt that stood still in the middle of its writes while anot
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.lease import CheckedStore, Fence, FencedStore
-from infra.store.manifest import MANIFEST, CorruptFolder, commit, open_folder, seal
-from infra.store.records import find_record, place, read_record, update_record
+from infra.store.manifest import MANIFEST, CorruptFolder, Manifest, commit, open_folder, seal
+from infra.store.records import NewerRecord, find_record, place, read_record, update_record
 from tasks.contracts.references import SpanRef
 from tasks.foundation.errors import StoreError, SupersededError
 
@@ -35,6 +36,19 @@ def test_a_damaged_record_is_an_error_of_the_class_asked_for(tmp_path: Path, raw
     store.write(KEY, raw)
     with pytest.raises(CorruptFolder, match=f"{KEY} is not a valid span ref: {field}: .*; ingest it again"):
         find_record(store, KEY, SpanRef, "ingest it again", CorruptFolder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "unknown"),
+    [({"flavour": 1}, "the key flavour"), ({"version": 3, "files": "all"}, "version 3")],
+)
+def test_a_record_of_a_newer_version_is_no_damage_that_something_repairs(
+    tmp_path: Path, changes: dict[str, Any], unknown: str
+) -> None:
+    store = DirectoryStore(tmp_path)
+    store.write(KEY, json.dumps(json.loads(Manifest(kind="span", files=(), facts={}).to_json()) | changes).encode())
+    with pytest.raises(NewerRecord, match=f"{KEY} has {unknown}, which this Millrace does not know"):
+        find_record(store, KEY, Manifest, "delete it", CorruptFolder)
 
 
 def test_a_missing_record_is_an_error_with_the_way_out(tmp_path: Path) -> None:

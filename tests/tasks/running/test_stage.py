@@ -181,7 +181,7 @@ def test_the_attempt_of_a_killed_orchestrator_is_closed_and_kept(store, runner, 
     assert [spec.attempt for spec in runner.specs] == [1, 2]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 2}'])
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 1}'])
 def test_a_damaged_result_is_set_aside_and_the_stage_runs_again(store, runner, plan, damage):
     first = health(plan, runner)
     key = f"runs/{plan.run_key}/health/result.json"

@@ -9,7 +9,7 @@ import pytest
 from configs.schema.operations import PruneConfig
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
-from infra.store.records import read_record
+from infra.store.records import NewerRecord, read_record
 from tasks.contracts.runs import Hold
 from tasks.contracts.workspace import CLOSED_NUMBER
 from tasks.foundation.errors import ConfigError, StoreError
@@ -115,6 +115,17 @@ def test_a_damaged_pointer_names_the_file_and_is_repaired_by_naming_a_release(st
     assert rollback(store, to=1).number == serving(store) == 1
     add(store, "b")
     assert serving(store) == 1
+
+
+def test_a_pointer_of_a_newer_version_is_not_repaired(store):
+    """A repair would take its hold away, and whatever the unknown key means."""
+    add(store, "a")
+    add(store, "b")
+    newer = json.dumps(json.loads(store.read(releases.CURRENT)) | {"flavour": 1}).encode()
+    store.write(releases.CURRENT, newer)
+    with pytest.raises(NewerRecord, match="the key flavour"):
+        rollback(store, to=1)
+    assert store.read(releases.CURRENT) == newer
 
 
 def test_a_late_release_is_not_decided_by_the_repair_of_a_damaged_pointer(store):
