@@ -67,7 +67,7 @@ def test_lists_of_expectations_and_of_prices_may_lie_in_a_bucket(s3: S3Server, b
     price = price_of("trn1.32xlarge", config.cost)
     assert price is not None
     assert price.dollars_per_hour == 9.5
-    with pytest.raises(ConfigError, match=r"validate.suites: .*has no object 'settings/gone.yaml'"):
+    with pytest.raises(ConfigError, match=r"'settings/gone\.yaml'"):
         load_config(None, [f"validate.suites=[s3://{bucket}/settings/gone.yaml]"])
 
 

@@ -136,7 +136,7 @@ def test_what_is_hostile_is_refused(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("value", ["9" * 5000, "!!timestamp x"])
 def test_an_override_is_read_as_a_file_is(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"--set value .* is not readable as YAML"):
+    with pytest.raises(ConfigError, match=r"--set value .*YAML"):
         load_config(overrides=[f"seed={value}"])
 
 

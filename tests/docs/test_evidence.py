@@ -59,7 +59,7 @@ def test_kept_figures_are_shown_between_the_marks_of_their_program(
     assert "earlier figures" not in text
 
     figures.PAGE.write_text("A pool.\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"has no place for .*swim\.json: add the lines <!-- swim, written"):
+    with pytest.raises(ValueError, match=r"swim\.json: .*<!-- swim,"):
         figures.page()
 
 

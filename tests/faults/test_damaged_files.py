@@ -125,7 +125,7 @@ def test_damage_of_a_release_is_refused_and_made_again(
     DAMAGES[damage](store.path(key))
     of_catalogue = key.startswith("catalogue/")
     if not of_catalogue:
-        with pytest.raises(StoreError, match=r"release 4 is damaged: .*millrace refresh --verify") as caught:
+        with pytest.raises(StoreError, match=r"release 4 .*--verify") as caught:
             open_released(store, current(store).ref)
         assert key in str(caught.value) or key.rpartition("/")[0] in str(caught.value)
     other = copy_of(store, tmp_path / "other")
@@ -147,7 +147,7 @@ def test_damage_of_a_release_is_refused_and_made_again(
 def test_nobody_goes_back_to_a_damaged_release(store: DirectoryStore, place: str):
     key = PLACES[place](store, releases.read(store, 2))
     flipped(store.path(key))
-    with pytest.raises(ConfigError, match=rf"release 2 can't serve, nothing was changed: .*{key}"):
+    with pytest.raises(ConfigError, match=rf"release 2 .*{key}"):
         rollback(store)
     assert current(store).number == 4
     assert rollback(store, 3).number == 3

@@ -58,9 +58,7 @@ def test_a_failing_target_is_tried_again_and_then_fails_the_run_but_not_the_rele
     runner.fail(Chore.publish, CodeError("a bug"))
     state = refresh(store.uri, overrides=PUBLISHED, return_state=True)
     assert state.is_failed()
-    with pytest.raises(
-        CodeError, match=r"release 3 is current .*(?s:.)*look \(lancedb\) still serves release 2: a bug"
-    ):
+    with pytest.raises(CodeError, match=r"(?s)release 3 .*look \(lancedb\)"):
         state.result()
     current = releases.current(store)
     assert current is not None

@@ -86,7 +86,7 @@ def test_only_known_forms_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLRACE_LOG", form)
         assert json_logs.json_enabled() is json_wanted
     monkeypatch.setenv("MILLRACE_LOG", "xml")
-    with pytest.raises(ConfigError, match="MILLRACE_LOG is 'xml'; known are text and json"):
+    with pytest.raises(ConfigError, match="MILLRACE_LOG is 'xml'"):
         json_logs.json_enabled()
 
 

@@ -11,5 +11,5 @@ def test_what_never_ends_is_stopped():
 
 
 def test_memory_that_was_given_back_counts():
-    with pytest.raises(AssertionError, match=r"it took \d+ MiB, where 16 are allowed"), bounded(mib=16):
+    with pytest.raises(AssertionError, match=r"\d+ MiB, where 16 "), bounded(mib=16):
         bytearray(64 * 2**20)

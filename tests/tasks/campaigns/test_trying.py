@@ -78,7 +78,7 @@ def test_it_starts_from_the_checkpoint_of_the_spans_own_run_and_names_what_diffe
 
 
 def test_the_settings_of_the_own_run_are_nothing_to_try(store, runner):
-    with pytest.raises(ConfigError, match=r"nothing to try: run \w+ over 2021-Q2 has exactly these settings"):
+    with pytest.raises(ConfigError, match=r"run \w+ over 2021-Q2"):
         planned(store)
     with pytest.raises(ConfigError, match="millrace gate --run"):
         planned(store, "evaluate.min_slice_rows=7")
@@ -87,9 +87,9 @@ def test_the_settings_of_the_own_run_are_nothing_to_try(store, runner):
 def test_a_name_belongs_to_one_experiment(store, runner):
     begin(store, planned(store, *SLOWER)[1])
     assert planned(store, *SLOWER)[1] == find(store, "slower"), "the same one goes on"
-    with pytest.raises(ConfigError, match=r"experiment slower is another one, over 2021-Q2 with train.learning_rate"):
+    with pytest.raises(ConfigError, match=r"slower .*learning_rate"):
         planned(store, "train.learning_rate=2e-5")
-    with pytest.raises(ConfigError, match="just begun by another process"):
+    with pytest.raises(ConfigError, match="by another process"):
         begin(store, planned(store, "train.epochs=3", name="other")[1].model_copy(update={"name": "slower"}))
     other = planned(store, "train.learning_rate=2e-5", given=False)[1]
     assert other.name == f"slower-{other.backfill[:4]}"

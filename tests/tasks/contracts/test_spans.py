@@ -49,13 +49,13 @@ def test_the_order_of_spans_is_the_order_of_time(moments: list[dt.datetime], kin
 
 @pytest.mark.parametrize("span", ["2026-13", "2026-W54", "2026-02-30", "2026-00"])
 def test_a_span_that_is_not_on_the_calendar_is_refused(span: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{span}' is not on the calendar"):
+    with pytest.raises(ConfigError, match=f"'{span}' is not"):
         first_day(span)
 
 
 @pytest.mark.parametrize("span", ["20260", "2026-Q5", "2026-q4", "26-11", "2026-11-20 ", "", "latest", "2026-W7"])
 def test_a_name_that_is_no_span_is_refused_with_the_valid_forms(span: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not a day \(2026-11-20\), week \(2026-W47\), month .* or year \(2026\)"):
+    with pytest.raises(ConfigError, match=r"not a day .*2026-W47"):
         first_day(span)
 
 
@@ -151,7 +151,7 @@ def test_without_a_midnight_no_span_is_taken_before_its_end(zone: str, minute: i
 
 
 def test_an_unknown_zone_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown time zone 'Berlin'"):
+    with pytest.raises(ConfigError, match="zone 'Berlin'"):
         last_over(dt.datetime(2026, 1, 1, tzinfo=dt.UTC), "Berlin", SpanKind.day)
 
 
@@ -161,7 +161,7 @@ def test_a_time_without_an_offset_is_refused() -> None:
 
 
 def test_no_span_is_after_the_last_of_the_calendar() -> None:
-    with pytest.raises(ConfigError, match="span '9999-12' is the last of the calendar"):
+    with pytest.raises(ConfigError, match="'9999-12' is the last"):
         after("9999-12")
 
 

@@ -153,34 +153,28 @@ def test_a_file_that_breaks_the_contract_is_named_with_row_and_column(store: Dir
 def test_files_that_differ_in_their_columns_or_are_none_are_named(store: DirectoryStore) -> None:
     place = write(store, WRITER)
     write(store, f"SELECT * EXCLUDE price FROM ({WRITER})", "part-00001.parquet")
-    with pytest.raises(
-        DataError, match=r"part-00001.parquet: column 'price' is missing, and in .*00000.parquet double"
-    ):
+    with pytest.raises(DataError, match=r"00001.*'price'.*00000"):
         adopt(store, place)
     (store.path(SPAN.prefix) / "part-00001.parquet").write_bytes(b"PAR?")
-    with pytest.raises(DataError, match=r"part-00001.parquet is not readable as Parquet"):
+    with pytest.raises(DataError, match=r"part-00001.parquet is not"):
         adopt(store, place)
-    with pytest.raises(DataError, match=r"2026-W48/v1 has no file NAME.parquet"):
+    with pytest.raises(DataError, match=r"2026-W48/v1 has no file"):
         adopt(store, "spans/2026-W48/v1")
 
 
 def test_only_the_next_version_of_a_span_of_the_workspace_is_adopted(store: DirectoryStore, tmp_path: Path) -> None:
     place = write(store, WRITER)
     adopt(store, place)
-    with pytest.raises(
-        ConfigError, match=r"version 1 of spans/2026-W47 is complete.* write the rows to spans/2026-W47/v2"
-    ):
+    with pytest.raises(ConfigError, match=r"version 1 .*2026-W47/v2"):
         adopt(store, place)
     third = write(store, WRITER, span=SPAN.model_copy(update={"version": 3}))
-    with pytest.raises(
-        ConfigError, match="the next version of spans/2026-W47 is 2; move the files to spans/2026-W47/v2"
-    ):
+    with pytest.raises(ConfigError, match="files to spans/2026-W47/v2"):
         adopt(store, third)
     for other in (str(tmp_path), "s3://elsewhere/spans/2026-W48/v1", "spans/2026-W48", "spans/2026-W48/v01"):
-        with pytest.raises(ConfigError, match=r"let the engine write to .*/workspace/spans/2026-W47/v1, or to .* copy"):
+        with pytest.raises(ConfigError, match=r"to .*spans/2026-W47/v1,"):
             adopt(store, other)
     month = write(store, WRITER, span=SpanRef(name="2026-11", version=1))
-    with pytest.raises(ConfigError, match=r"a month as span: .* has spans of another length, such as '2026-W47'"):
+    with pytest.raises(ConfigError, match=r"such as '2026-W47'"):
         adopt(store, month)
 
 
@@ -208,7 +202,7 @@ def test_an_item_feed_is_adopted_and_its_newest_records_make_the_catalogue(
     )
     items = pa.concat_tables(Catalogue(store, made).items(0, 100)).sort_by("item_id")
     assert items["item_id"].to_pylist() == [f"L{number}" for number in range(2, 7)], "the others were deleted later"
-    with pytest.raises(ConfigError, match=r"version 1 of items/2026-11 is complete.*items/2026-11/v2"):
+    with pytest.raises(ConfigError, match=r"version 1 .*2026-11/v2"):
         adopt(store, FEED.prefix)
 
 

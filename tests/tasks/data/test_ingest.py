@@ -169,7 +169,7 @@ def test_parts_of_nested_columns_are_columns(store: DirectoryStore, tmp_path: Pa
     assert table.column_names[len(CORE) :] == ["raw", "request.user.country"]
     assert table["request.user.country"].to_pylist() == ["de", None]
     assert table["raw"].to_pylist() == ['{"a": 1}', None], "no name enters it, so it stays JSON"
-    with pytest.raises(DataError, match=r"missing column 'request\.words'.* request\.text"):
+    with pytest.raises(DataError, match=r"'request\.words'.*\.text"):
         ingest(
             store, tmp_path / "nested.jsonl", Format.jsonl, "meta.at", SpanKind.month, mapping | {"id": "request.words"}
         )
@@ -201,10 +201,10 @@ def test_a_delimiter_is_found_in_the_file_and_said(
 def test_a_csv_file_without_a_header_is_named_as_such(store: DirectoryStore, tmp_path: Path) -> None:
     source = tmp_path / "input.csv"
     source.write_text("r1,2026-01-01,keeps water hot,Kettle\nr2,2026-01-02,broke soon,Lamp\n")
-    with pytest.raises(DataError, match=r"its first line is no header: r1, 2026-01-01, keeps water hot"):
+    with pytest.raises(DataError, match=r"header: r1, 2026-01-01"):
         run(store, source, Format.csv)
     source.write_text("id;at;words;title\nr1;2026-01-01;keeps water hot;Kettle\n")
-    with pytest.raises(DataError, match=r"missing column 'text'.* the columns are at, id, title, words"):
+    with pytest.raises(DataError, match=r"'text'.* at, id, title"):
         run(store, source, Format.csv, mapping={"query": "text", "item": "title"})
 
 
@@ -317,15 +317,15 @@ def test_another_spelling_of_the_same_file_names_the_options_of_the_version_befo
     rows = [{**row, "at": "2026-02-03", "stars": 1} for row in EXCEL_ROWS]
     path = write_input(tmp_path / "x.csv", rows, Format.csv)
     run(store, path, Format.csv, spelling=EXCEL)
-    with pytest.raises(ConfigError, match="was read with --decimal , --dayfirst --true ja --false nein; for the same"):
+    with pytest.raises(ConfigError, match="--dayfirst --true ja"):
         run(store, path, Format.csv)
 
 
 def test_texts_that_an_option_would_read_are_named_with_it(store: DirectoryStore, tmp_path: Path) -> None:
     path = write_input(tmp_path / "x.csv", EXCEL_ROWS, Format.csv)
-    with pytest.raises(DataError, match="begins with the day: --dayfirst"):
+    with pytest.raises(DataError, match="--dayfirst"):
         run(store, path, Format.csv)
-    with pytest.raises(DataError, match=r"'4,5' is not a number.*decimal comma: --decimal ,"):
+    with pytest.raises(DataError, match=r"'4,5' .*--decimal ,"):
         run(store, path, Format.csv, spelling=Spelling(dayfirst=True))
 
 
@@ -351,5 +351,5 @@ def test_a_column_that_one_file_lacks_is_missed_though_its_first_row_is_set_apar
     if form is Format.csv:
         second.write_bytes(second.read_bytes().replace(b"never,lamp,r1", b"never,lamp"))
     store = DirectoryStore(tmp_path / "workspace")
-    with pytest.raises(DataError, match=rf"2\.{form}: missing column 'title', which --map gives as item"):
+    with pytest.raises(DataError, match=rf"2\.{form}: .*'title'"):
         run(store, tmp_path / "in", form, mapping={"query": "text", "item": "title"}, set_aside=tmp_path / "aside")

@@ -102,7 +102,7 @@ def test_rows_with_one_id_are_paired_one_by_one(tmp_path: Path) -> None:
 
 def test_a_damaged_version_can_be_replaced_but_not_merged(store: DirectoryStore) -> None:
     store.path("spans/2026-02/v1/part-00000.parquet").write_bytes(b"damaged")
-    with pytest.raises(StoreError, match=r"v1 of 2026-02 can't be read.*part-00000\.parquet.*--replace"):
+    with pytest.raises(StoreError, match=r"v1 of 2026-02 .*--replace"):
         again(store, CORRECTED, known="merge")
     assert versions(again(store, CORRECTED)) == [("2026-02", 2, 2, True)]
 

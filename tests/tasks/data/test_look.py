@@ -166,7 +166,7 @@ def test_texts_that_teach_nothing_or_are_faulty_are_named(tmp_path: Path, title:
 
 
 def test_one_column_as_query_and_item_is_refused() -> None:
-    with pytest.raises(ConfigError, match="column 'title' is given as query and as item"):
+    with pytest.raises(ConfigError, match=r"'title' .*query .*item"):
         parse_map("query=title,item=title")
 
 
@@ -206,7 +206,7 @@ def test_nested_columns_are_named_by_their_path(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no column 'nope'; the source has at, search"):
+    with pytest.raises(ConfigError, match=r"'nope'; .*at, search"):
         looked(tmp_path, ROWS_OF_LOG, time_column="nope")
 
 

@@ -112,11 +112,11 @@ def test_a_missing_one_of_many_columns_is_answered_with_the_nearest_and_a_count(
     path = tmp_path / "wide.csv"
     path.write_text(",".join(["searched_at", "q", "title", "sku", *(f"c{n}" for n in range(3000))]) + "\n")
     path.write_text(path.read_text() + ",".join(["1"] * 3004) + "\n")
-    with pytest.raises(DataError, match=r"the columns are searched_at, c0, .* and 2,984 more") as refused:
+    with pytest.raises(DataError, match=r"c0, .* and 2,984 more") as refused:
         ingest(DirectoryStore(tmp_path / "ws"), path, None, "search_at", SpanKind.month, MAP, options=IngestOptions())
     assert len(str(refused.value)) < 600
 
 
 def test_pairs_that_semicolons_separate_are_answered_with_commas() -> None:
-    with pytest.raises(ConfigError, match="commas separate the pairs: --map query=q,item=title"):
+    with pytest.raises(ConfigError, match="--map query=q,item=title"):
         parse_map("query=q;item=title")

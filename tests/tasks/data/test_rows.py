@@ -77,7 +77,7 @@ def test_only_the_named_columns_are_read_and_each_once(store: DirectoryStore, tm
 def test_a_missing_column_is_an_error_that_names_span_and_column(store: DirectoryStore, tmp_path: Path) -> None:
     has = write(store, tmp_path, "2026-01", table("a", price=1.0))
     lacks = write(store, tmp_path, "2026-02", table("b", brand="acme"))
-    with pytest.raises(DataError, match=r"span 2026-02: no column 'price'.*it has row_id, .*, brand"):
+    with pytest.raises(DataError, match=r"2026-02: .*'price'.*brand"):
         list(read_rows(store, [has, lacks], ["price"]))
 
 

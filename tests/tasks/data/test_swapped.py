@@ -37,7 +37,7 @@ def log(store: DirectoryStore, rows: Rows, columns: str = "query=q,item_id=sku")
 
 def test_a_feed_as_a_log_is_refused_once_the_feed_is_known(store: DirectoryStore) -> None:
     feed(store, FEED)
-    with pytest.raises(DataError, match=r"60 of 60 rows is the text of their own item, such as 'Lamp No\. 0'.*--items"):
+    with pytest.raises(DataError, match=r"60 of 60 .*No\. 0.*--items"):
         log(store, FEED, "query=name,item_id=sku")
     assert not store.list("spans")
 
@@ -59,7 +59,7 @@ def test_queries_that_are_the_mapped_texts_are_refused(store: DirectoryStore) ->
     ids=["searches for several items", "a column named as searches"],
 )
 def test_a_log_as_a_feed_is_refused(store: DirectoryStore, rows: Rows, columns: str) -> None:
-    with pytest.raises(DataError, match=r"60 of 60 ids have several texts.*--source"):
+    with pytest.raises(DataError, match=r"60 of 60 .*--source"):
         feed(store, rows, columns)
     facts = look(store.root.parent / "feed.jsonl", ITEMS, LookOptions(mapping={"id": "sku", "text": "q"}))
     assert "swapped" in {each.kind for each in facts.problems}

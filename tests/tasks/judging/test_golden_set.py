@@ -81,7 +81,7 @@ def test_a_file_of_good_and_bad_grades_is_refused_with_a_command_that_keeps_the_
     """Else a row that raters called irrelevant is a right answer."""
     monkeypatch.chdir(tmp_path)
     graded = [{**row, "grade": grade} for row, grade in zip(ROWS, (4, 1), strict=True)]
-    with pytest.raises(DataError, match="column 'grade' has values from '1' to '4'") as refused:
+    with pytest.raises(DataError, match=r"'grade' .*'1' to '4'") as refused:
         read_golden_set(Path(write(tmp_path, name, graded)))
     subprocess.run([sys.executable, "-c", str(refused.value).partition("in Python: ")[2]], check=True)
     assert [row.item_id for row in read_golden_set(Path("right.csv"))] == ["s1"]
@@ -95,7 +95,7 @@ def test_a_golden_set_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_file_that_is_not_there_or_of_another_format_is_named(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"evaluate\.golden: there is no file .*none\.csv"):
+    with pytest.raises(ConfigError, match=r"evaluate\.golden: .*none\.csv"):
         read_golden_set(tmp_path / "none.csv")
     (tmp_path / "g.xlsx").write_text("")
     with pytest.raises(ConfigError, match=r"g\.xlsx is none of"):
@@ -105,12 +105,12 @@ def test_a_file_that_is_not_there_or_of_another_format_is_named(tmp_path: Path):
 @pytest.mark.parametrize("column", ["query", "item_id", "grade"])
 def test_bytes_that_are_no_text_are_named(tmp_path: Path, column: str):
     file = write(tmp_path, "golden.parquet", [row | {column: b"caf\xe9"} for row in ROWS])
-    with pytest.raises(DataError, match=rf"row 1, column '{column}': the bytes are not UTF-8 text"):
+    with pytest.raises(DataError, match=rf"row 1, column '{column}'"):
         read_golden_set(Path(file))
 
 
 def test_a_feed_in_xml_is_no_golden_set(tmp_path: Path):
     file = tmp_path / "golden.xml"
     file.write_text("<rss><item><query>a</query><item>b</item><grade>1</grade></item></rss>")
-    with pytest.raises(ConfigError, match=r"golden\.xml is none of \.csv, \.tsv, \.jsonl"):
+    with pytest.raises(ConfigError, match=r"golden\.xml .*\.jsonl"):
         read_golden_set(file)

@@ -205,8 +205,8 @@ def test_a_release_stays_when_gates_become_stricter(store: DirectoryStore, runne
 
 
 def test_a_run_that_is_not_there_or_was_not_evaluated_is_named(store: DirectoryStore) -> None:
-    with pytest.raises(ConfigError, match="holds no run nothing; list the runs with: millrace history"):
+    with pytest.raises(ConfigError, match=r"nothing; .*history"):
         plan_again(store, "nothing", None, ())
     plan = planned(store)
-    with pytest.raises(ConfigError, match=f"run {plan.run_key} was not evaluated yet"):
+    with pytest.raises(ConfigError, match=f"run {plan.run_key} was"):
         judge_again(store, plan)

@@ -130,7 +130,7 @@ def test_another_file_into_the_same_lineage_is_refused(store, runner, file):
     take(store, file)
     file.write_bytes(b"other weights")
     before = sorted(store.root.rglob("*"))
-    with pytest.raises(ConfigError, match=r"holds the weights of another file already.*--set lineage=NAME"):
+    with pytest.raises(ConfigError, match=r"another file.*lineage="):
         take(store, file)
     assert sorted(store.root.rglob("*")) == before
     assert take(store, file, "lineage=other").outcome.checkpoint.prefix == "lineages/other/step-00000000"
@@ -139,7 +139,7 @@ def test_another_file_into_the_same_lineage_is_refused(store, runner, file):
 def test_a_lineage_that_was_trained_is_refused(store, runner, file):
     carry_out(plan_run(store, small_config()))
     before = len(runner.specs)
-    with pytest.raises(ConfigError, match=r"lineage main was trained already .*--set lineage=NAME"):
+    with pytest.raises(ConfigError, match=r"main was .*lineage="):
         take(store, file)
     assert len(runner.specs) == before
 

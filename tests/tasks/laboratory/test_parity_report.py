@@ -103,12 +103,12 @@ def test_curves_with_other_steps_or_metrics_are_refused(store, right: Curve, mes
 
 
 def test_losses_with_other_steps_are_refused(store):
-    with pytest.raises(CodeError, match="the left side has a loss at step 40, but the right side has none"):
+    with pytest.raises(CodeError, match=r"left .*step 40, .*right"):
         compared(store, losses={step: metrics for step, metrics in LOSSES.items() if step < 40})
 
 
 def test_a_comparison_needs_a_holdout(store):
-    with pytest.raises(DataError, match=r"span 2021-Q2: no row is held out.*evaluate\.holdout_share"):
+    with pytest.raises(DataError, match=r"evaluate\.holdout_share"):
         compare(store, "main", side("cpu", {}), side("xla", {}))
 
 

@@ -69,7 +69,7 @@ def test_work_outside_an_imported_lineage_starts_from_its_weights(store):
 
 def test_a_trained_lineage_accepts_no_weights(store):
     released(store, plan_run(store, small_config()))
-    with pytest.raises(ConfigError, match=r"main was trained already \(lineages/main/step-00000010\).*--set line"):
+    with pytest.raises(ConfigError, match=r"step-00000010\).*--set line"):
         plan_import(store, small_config(), "2021-Q2")
     assert plan_import(store, small_config("lineage=other")).window == spans("2021-Q1")
 
@@ -77,7 +77,7 @@ def test_a_trained_lineage_accepts_no_weights(store):
 def test_a_lineage_accepts_weights_for_one_first_run_only(store):
     imported(store, plan_import(store, small_config()))
     for config, span in ((small_config(), "2021-Q2"), (small_config("seed=4"), None)):
-        with pytest.raises(ConfigError, match=r"holds imported weights already \(lineages/main/step-00000000\)"):
+        with pytest.raises(ConfigError, match=r"lineages/main/step-00000000"):
             plan_import(store, config, span)
 
 
@@ -87,7 +87,7 @@ def test_a_lineage_with_an_interrupted_first_run_accepts_no_weights(store):
     state = json.loads(store.read(f"{checkpoint.prefix}/state.json")) | {"complete": False}
     store.delete(checkpoint.prefix)
     write_checkpoint(store, CheckpointState.model_validate(state))
-    with pytest.raises(ConfigError, match=r"a run of it left lineages/main/step-00000010 and was not finished"):
+    with pytest.raises(ConfigError, match=r"step-00000010 .*finished"):
         plan_import(store, small_config())
 
 

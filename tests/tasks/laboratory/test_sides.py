@@ -69,7 +69,7 @@ def test_the_side_on_cuda_has_a_machine_with_gpus_of_its_own(store):
     assert (right.config.train.workers, right.config.batch.processes_per_node) == (8, 8)
     assert right.config.batch.accelerator_instance == "p4d.24xlarge"
     assert left.config.batch.processes_per_node == 16
-    with pytest.raises(ConfigError, match=r"train.batch_rows 30 .* multiples of batch.cuda.processes_per_node 8"):
+    with pytest.raises(ConfigError, match=r"batch_rows 30 .*per_node 8"):
         sides(store, "2021-Q1", *settings, "train.batch_rows=30", right="cuda")
 
 
@@ -140,7 +140,7 @@ def test_an_impossible_comparison_is_refused_and_writes_nothing(store, span: str
 
 def test_spans_trained_together_name_the_way_out(store):
     trained(store, "2021-Q2")
-    with pytest.raises(ConfigError, match=r"together with later spans in one run.*name a later span"):
+    with pytest.raises(ConfigError, match=r"later .*a later span"):
         sides(store, "2021-Q1")
     assert [span.name for span in sides(store, "2021-Q2").left.window] == ["2021-Q1", "2021-Q2"]
 

@@ -43,7 +43,7 @@ def test_a_run_that_is_planned_to_cost_more_than_its_budget_does_not_start(store
     planned = run_cost(store, plan).dollars
     assert planned is not None
     assert planned == pytest.approx(cost, rel=0.1)
-    with pytest.raises(ConfigError, match=rf"\$0.00 spent and \${planned:.2f} planned of the budget") as refused:
+    with pytest.raises(ConfigError, match=rf"\$0.00 .*\${planned:.2f}") as refused:
         require_budget(store, plan)
     assert f"--set cost.budget_dollars_per_run={math.ceil(100 * planned) / 100:.2f}" in str(refused.value)
     assert require_budget(store, next_run(store, f"cost.budget_dollars_per_run={planned * 2}")) == ()

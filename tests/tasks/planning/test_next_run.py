@@ -94,7 +94,7 @@ def test_another_lineage_begins_at_the_beginning(store):
 
 def test_there_is_nothing_to_do_when_all_spans_are_trained(store):
     released(store, plan_run(store, small_config(), "2021-Q4"))
-    with pytest.raises(NothingToDo, match=r"lineage main has trained all spans up to 2021-Q4$"):
+    with pytest.raises(NothingToDo, match=r"main has .* 2021-Q4$"):
         plan_run(store, small_config())
 
 
@@ -104,7 +104,7 @@ def test_nothing_to_do_names_the_spans_that_arrived_too_late(tmp_path):
     released(store, plan_run(store, small_config(), "2021-Q3"))
     ingest(store, "2021-Q1")
     ingest(store, "2021-Q2", version=2)
-    with pytest.raises(NothingToDo, match="arrived too late for it: 2021-Q1, 2021-Q2 "):
+    with pytest.raises(NothingToDo, match=r"too late .*Q1, 2021-Q2 "):
         plan_run(store, small_config())
 
 
@@ -145,14 +145,14 @@ def test_a_trained_span_is_found_again_with_other_gates_and_under_the_key_of_an_
 
 def test_a_span_inside_the_first_window_has_no_run_of_its_own(store):
     train_in_order(store, "2021-Q2")
-    with pytest.raises(ConfigError, match="trained span 2021-Q1 together with later spans in one run"):
+    with pytest.raises(ConfigError, match="2021-Q1 together"):
         plan_run(store, small_config(), "2021-Q1")
 
 
 def test_a_newer_version_of_a_trained_span_is_refused(store):
     train_in_order(store, "2021-Q1")
     ingest(store, "2021-Q1", version=2)
-    with pytest.raises(ConfigError, match=r"v1, and v2 is .*: millrace backfill --from 2021-Q1 --to 2021-Q1"):
+    with pytest.raises(ConfigError, match=r"v2 .*2021-Q1 --to 2021-Q1"):
         plan_run(store, small_config(), "2021-Q1")
 
 
@@ -192,7 +192,7 @@ def test_an_inherited_run_that_was_interrupted_comes_first(store):
 
 
 def test_without_spans_the_error_names_the_first_look(tmp_path):
-    with pytest.raises(ConfigError, match=r"millrace look FILE --workspace "):
+    with pytest.raises(ConfigError, match=r"look FILE --workspace "):
         plan_run(DirectoryStore(tmp_path), small_config())
 
 
@@ -227,7 +227,7 @@ def test_another_group_is_refused_once_rows_were_trained_on(store: DirectoryStor
     train_in_order(store, "2021-Q1", "2021-Q2")
     change = "evaluate.group=query"
     for plan in (plan_run, plan_work):
-        with pytest.raises(ConfigError, match=r"lineage main has trained with .*--from 2021-Q1 --to 2021-Q2.*NAME"):
+        with pytest.raises(ConfigError, match=r"2021-Q1 --to 2021-Q2.*NAME"):
             plan(store, small_config(change), "2021-Q3")
     assert plan_run(store, small_config(change, "lineage=other"), "2021-Q1").parent is None
 

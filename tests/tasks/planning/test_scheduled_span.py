@@ -41,13 +41,13 @@ def test_the_due_span_follows_from_the_scheduled_time_and_the_spans_length(store
 
 
 def test_without_spans_nothing_can_be_due(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no ingested span, so nothing can be due; first: millrace look FILE"):
+    with pytest.raises(DataError, match="millrace look FILE"):
         due_span(DirectoryStore(tmp_path), MONDAY, "UTC")
 
 
 def test_spans_of_several_lengths_are_refused(store: DirectoryStore) -> None:
     ingest(store, "2026-10")
-    with pytest.raises(ConfigError, match=r"several lengths \(.*2026-10.*\), so which one is due can't be said"):
+    with pytest.raises(ConfigError, match=r"several .*2026-10.*due"):
         due_span(store, MONDAY, "UTC")
 
 
@@ -82,7 +82,7 @@ def test_an_adopted_branch_decides_what_was_missed(store: DirectoryStore) -> Non
 
 def test_a_span_that_has_not_arrived_is_an_error_with_the_way_out(store: DirectoryStore) -> None:
     assert require_arrived(store, "2026-W47") == "2026-W47"
-    with pytest.raises(DataError, match=r"span 2026-W48 is due and has not arrived .* is 2026-W47\)\. Once"):
+    with pytest.raises(DataError, match=r"W48 .* due .*W47\)\. Once"):
         require_arrived(store, "2026-W48")
 
 

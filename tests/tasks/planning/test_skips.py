@@ -26,9 +26,9 @@ def test_a_skipped_span_is_left_out_of_all_that_is_planned(store):
     assert list(skips(store, "main").items()) == [(made.span, made)]
     assert plan_run(store, small_config()).window == (SpanRef(name="2026-08", version=1),)
     assert missed(store, small_config(), "2026-08") == ["2026-08"]
-    with pytest.raises(NothingToDo, match="2026-07 v1 is skipped: five rows"):
+    with pytest.raises(NothingToDo, match=r"2026-07 v1 .*five rows"):
         plan_run(store, small_config(), "2026-07")
-    with pytest.raises(ConfigError, match="2026-07 v1 is skipped: five rows"):
+    with pytest.raises(ConfigError, match=r"2026-07 v1 .*five rows"):
         spans_to_train(store, "main", "2026-07")
 
 
@@ -39,7 +39,7 @@ def test_a_lineage_begins_after_what_it_skips(store):
     )
     for name in MONTHS[1:]:
         skip(store, small_config(), name, "a test export")
-    with pytest.raises(NothingToDo, match="all spans are skipped: 2026-06, 2026-07, 2026-08"):
+    with pytest.raises(NothingToDo, match="2026-06, 2026-07, 2026-08"):
         plan_run(store, small_config())
 
 
@@ -58,7 +58,7 @@ def test_a_rejected_span_may_be_skipped_and_one_in_the_weights_may_not(store):
     assert plan.window == (SpanRef(name="2026-08", version=1),)
     released(store, plan)
     for name in ("2026-06", "2026-08"):
-        with pytest.raises(ConfigError, match=f"lineage main has trained {name} v1"):
+        with pytest.raises(ConfigError, match=f"main has .*{name} v1"):
             skip(store, small_config(), name, "too late")
 
 
@@ -74,10 +74,10 @@ def test_branches_skip_what_their_lineage_skips_and_other_lineages_do_not(store)
 
 
 def test_a_skip_needs_a_reason_and_keeps_it(store):
-    with pytest.raises(ConfigError, match="say why 2026-06 is skipped"):
+    with pytest.raises(ConfigError, match="why 2026-06 is"):
         skip(store, small_config(), "2026-06", "  ")
     skip(store, small_config(), "2026-06", "five rows")
-    with pytest.raises(ConfigError, match=r"skipped already: five rows. To change that, delete .*/2026-06-v1\.json"):
+    with pytest.raises(ConfigError, match=r"five rows.*/2026-06-v1\.json"):
         skip(store, small_config(), "2026-06", "another")
-    with pytest.raises(ConfigError, match="'2027-06' was not ingested"):
+    with pytest.raises(ConfigError, match="'2027-06' was not"):
         skip(store, small_config(), "2027-06", "why not")

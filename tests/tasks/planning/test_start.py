@@ -174,7 +174,7 @@ def test_a_rejected_span_asked_again_is_the_same_run_until_data_or_settings_chan
 
 def test_a_corrected_rejected_span_is_trained_again_though_no_other_follows(store):
     accepted_then_rejected(store, rejections=3)
-    with pytest.raises(NothingToDo, match=r"rejected, and 2026-07, 2026-08, 2026-09 will be trained again with the ne"):
+    with pytest.raises(NothingToDo, match=r"2026-07, 2026-08, 2026-09"):
         plan_run(store, small_config())
     ingest(store, "2026-08", version=2)
     again = plan_run(store, small_config())
@@ -184,7 +184,7 @@ def test_a_corrected_rejected_span_is_trained_again_though_no_other_follows(stor
 def test_a_rejected_span_inside_a_window_is_not_run_alone_by_its_name(store):
     accepted_then_rejected(store)
     released(store, plan_run(store, small_config()))
-    with pytest.raises(ConfigError, match="trained span 2026-07 together with later spans in one run"):
+    with pytest.raises(ConfigError, match="2026-07 together"):
         plan_run(store, small_config(), "2026-07")
 
 
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_was_pruned_cannot_be_gone_back_to(store):
     _, (july,) = accepted_then_rejected(store)
     assert july.parent is not None
     lineage.prune_checkpoint(store, july.parent.prefix)
-    with pytest.raises(ConfigError, match=r"step-00000010, were deleted by millrace prune. .*=challenger"):
+    with pytest.raises(ConfigError, match=r"step-00000010, .*=challenger"):
         plan_run(store, small_config())
     assert plan_run(store, small_config(CHALLENGER)).span.name == "2026-08"
 

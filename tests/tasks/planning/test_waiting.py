@@ -30,14 +30,14 @@ def test_a_small_span_is_trained_together_with_the_next(store):
     ingest(store, "2026-06")
     released(store, plan_run(store, small_config(MERGE)))
     few(store, "2026-07")
-    with pytest.raises(NothingToDo, match=r"2026-07 has fewer rows than validate.min_rows 32, so wait for the next"):
+    with pytest.raises(NothingToDo, match=r"validate.min_rows 32, so"):
         plan_run(store, small_config(MERGE))
     few(store, "2026-08", rows=30)
     ingest(store, "2026-09")
     assert window(store, MERGE) == window(store, MERGE, span="2026-08") == ["2026-07", "2026-08"]
-    with pytest.raises(NothingToDo, match=r"2026-07 has fewer .* together with 2026-08: millrace run --span 2026-08"):
+    with pytest.raises(NothingToDo, match=r"together .*--span 2026-08"):
         plan_run(store, small_config(MERGE), "2026-07")
-    with pytest.raises(ConfigError, match=r"2026-09 can't come next .* run 2026-07, 2026-08 first"):
+    with pytest.raises(ConfigError, match=r"2026-09 .*2026-07, 2026-08"):
         plan_run(store, small_config(MERGE), "2026-09")
     assert window(store) == ["2026-07"]  # without merge its run stops, and says what to do
 
@@ -66,7 +66,7 @@ def test_after_a_rejection_a_small_span_joins_with_the_next_all_the_same(store):
 def test_a_lineage_begins_with_enough_rows(store):
     few(store, "2026-06", "2026-07", rows=15)
     assert window(store) == ["2026-06", "2026-07"]  # too few; its run stops and says so
-    with pytest.raises(NothingToDo, match="2026-06, 2026-07 have together fewer rows"):
+    with pytest.raises(NothingToDo, match="2026-06, 2026-07 have"):
         plan_run(store, small_config(MERGE))
     few(store, "2026-08")
     ingest(store, "2026-09")

@@ -67,7 +67,7 @@ def test_a_feature_of_numbers_that_is_text_in_the_feed_is_named(tmp_path: Path) 
     missing = load_config(overrides=["features.categorical=[colour]", "model.interaction.kind=both"])
     with pytest.raises(
         DataError,
-        match=r"'colour', which features\.categorical names; neither has the item feed; they have brand, locale,",
+        match=r"'colour', .*brand, locale,",
     ):
         check_plan(store, plan_run(store, missing))
 
@@ -89,7 +89,7 @@ def test_an_encoder_that_a_lineage_does_not_read_is_named(tmp_path: Path) -> Non
 
 def test_settings_are_checked_though_there_is_nothing_to_do(store: DirectoryStore) -> None:
     check_idle(store, load_config())
-    with pytest.raises(DataError, match=r"no column 'weight', which features\.numeric names"):
+    with pytest.raises(DataError, match=r"'weight', .*\.numeric"):
         check_idle(store, load_config(overrides=["features.numeric=[weight]", "model.interaction.kind=both"]))
 
 
@@ -98,7 +98,7 @@ def test_a_column_of_labels_or_weights_that_no_span_has_is_named_with_its_key(st
         ("heads.regression={weight: 1, input: pair, column: grade, low: 0, high: 3}", "heads.regression.column"),
         ("train.row_weight=grade", "train.row_weight"),
     ):
-        with pytest.raises(DataError, match=rf"span 2026-01 v1 has no column 'grade', which {key} names"):
+        with pytest.raises(DataError, match=rf"'grade', which {key}"):
             check(store, setting)
 
 
@@ -115,7 +115,7 @@ def test_a_column_of_decimal_commas_is_no_column_of_numbers(
 ) -> None:
     store = DirectoryStore(tmp_path / "workspace")
     run(store, write_input(tmp_path / "input", [row | {"price": "43,49"} for row in ROWS]))
-    with pytest.raises(DataError, match=rf"span 2026-01 v1: column 'price', which {key} names, .* such as '43,49': 1 "):
+    with pytest.raises(DataError, match=rf"'price', .*{key} .*'43,49': 1 "):
         check(store, *settings)
 
 
@@ -128,7 +128,7 @@ def test_numbers_that_were_written_as_text_pass(tmp_path: Path) -> None:
 
 
 def test_a_column_of_groups_that_no_span_has_is_named(store: DirectoryStore) -> None:
-    with pytest.raises(DataError, match=r"no column 'session', which evaluate\.group names"):
+    with pytest.raises(DataError, match=r"'session', .*\.group"):
         check(store, "evaluate.group=session")
 
 
@@ -137,7 +137,7 @@ def test_a_golden_set_is_read_before_a_worker_starts(store: DirectoryStore, tmp_
     with pytest.raises(ConfigError, match=rf"there is no file {golden}"):
         check(store, f"evaluate.golden={golden}")
     golden.write_text("query,title\na lamp,lamp 1\n")
-    with pytest.raises(DataError, match=r"missing; a golden set has query, item"):
+    with pytest.raises(DataError, match=r"missing; .*query, item"):
         check(store, f"evaluate.golden={golden}")
     golden.write_text("query,item\na lamp,lamp 1\n")
     check(store, f"evaluate.golden={golden}")
@@ -162,7 +162,7 @@ def test_a_head_without_one_label_is_named(tmp_path: Path) -> None:
     unmapped = {name: column for name, column in MAP.items() if name != "label"}
     run(store, write_input(tmp_path / "input", ROWS), mapping=unmapped)
     check(store)
-    with pytest.raises(ConfigError, match=r"heads\.classification .* no row of 2026-01 to 2026-02 .*label=COLUMN"):
+    with pytest.raises(ConfigError, match=r"2026-02 .*label=COLUMN"):
         check(store, HEAD)
 
 
@@ -171,31 +171,31 @@ def test_a_pretrained_folder_without_a_file_is_refused(store: DirectoryStore, tm
     folder = tmp_path / "encoder"
     shutil.copytree(pretrained_folder(MINILM), folder)
     (folder / missing).unlink()
-    with pytest.raises(ConfigError, match=rf"model\.pretrained: {folder} has no {missing}"):
+    with pytest.raises(ConfigError, match=rf"{folder} has no {missing}"):
         check(store, f"model.pretrained={folder}")
 
 
 def test_what_a_pretrained_folder_has_and_cannot_be_honoured_is_refused(store: DirectoryStore, tmp_path: Path) -> None:
     folder = tmp_path / "encoder"
     shutil.copytree(pretrained_folder(MINILM), folder)
-    with pytest.raises(ConfigError, match=r"model\.pooling is cls, and .* was trained with mean"):
+    with pytest.raises(ConfigError, match=r"pooling is cls, .* mean"):
         check(store, f"model.pretrained={folder}", "model.pooling=cls")
-    with pytest.raises(ConfigError, match="matryoshka has 384, and the embedding is 384 wide"):
+    with pytest.raises(ConfigError, match=r"has 384, .*is 384 wide"):
         check(store, f"model.pretrained={folder}", "heads.contrastive.matryoshka=[64, 384]")
     gate = "{metric: recall@10, direction: higher, threshold: 0, baseline: none, severity: critical, width: 384}"
-    with pytest.raises(ConfigError, match="names width 384, and the embedding is 384 wide"):
+    with pytest.raises(ConfigError, match="names width 384, and"):
         check(store, f"model.pretrained={folder}", f"evaluate.gates=[{gate}]")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "t5"}))
-    with pytest.raises(ConfigError, match="model_type 't5' can't be trained"):
+    with pytest.raises(ConfigError, match="model_type 't5'"):
         check(store, f"model.pretrained={folder}")
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "gemma3_text"}))
-    with pytest.raises(ConfigError, match="no use_bidirectional_attention: true"):
+    with pytest.raises(ConfigError, match="use_bidirectional_"):
         check(store, f"model.pretrained={folder}")
 
 
 def test_a_pretrained_folder_that_is_not_there_is_refused_where_it_would_be_used(store: DirectoryStore) -> None:
-    with pytest.raises(ConfigError, match="there is no folder /nowhere"):
+    with pytest.raises(ConfigError, match="no folder /nowhere"):
         check(store, "model.pretrained=/nowhere")
     check(store, "model.pretrained=/nowhere", "train.compute=batch")  # it is in the image there
 
@@ -218,7 +218,7 @@ def test_a_package_is_named_without_being_imported(
     (tmp_path / "parent").mkdir()
     (tmp_path / "parent" / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=rf"model\.pretrained '{name}': .*{message}"):
+    with pytest.raises(ConfigError, match=rf"'{name}': .*{message}"):
         pretrained_folder(name)
     assert not (tmp_path / "ran").exists()
 
@@ -230,10 +230,10 @@ def test_shapes_must_fit_the_positions_of_the_encoder(store: DirectoryStore, tmp
         (folder / name).touch()
     facts = {"model_type": "roberta", "max_position_embeddings": 102, "pad_token_id": 1}
     (folder / "config.json").write_text(json.dumps(facts))
-    with pytest.raises(ConfigError, match="128 tokens is longer than the 100 positions"):
+    with pytest.raises(ConfigError, match=r"128 tokens .*the 100"):
         check(store, f"model.pretrained={folder}")
     (folder / "config.json").write_text("[")
-    with pytest.raises(ConfigError, match=r"config\.json is not readable"):
+    with pytest.raises(ConfigError, match=r"config\.json is"):
         check(store, f"model.pretrained={folder}")
 
 
@@ -241,7 +241,7 @@ EVENTS = "validate.events={column: brand, values: {acme: {label: 0}, zen: {label
 
 
 def test_labels_of_rows_and_of_their_events_are_not_mixed(store: DirectoryStore, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"2026-01 v1 have labels of their own, and validate.events gives others"):
+    with pytest.raises(ConfigError, match=r"v1 .*own, .*events"):
         check(store, HEAD, EVENTS)
     without = [{name: value for name, value in row.items() if name != "stars"} for row in ROWS]
     mapping = {name: column for name, column in MAP.items() if name != "label"}
@@ -250,7 +250,7 @@ def test_labels_of_rows_and_of_their_events_are_not_mixed(store: DirectoryStore,
 
 
 def test_a_missing_column_of_events_is_named_with_its_key(store: DirectoryStore) -> None:
-    with pytest.raises(DataError, match=r"no column 'kind', which validate.events.column names"):
+    with pytest.raises(DataError, match=r"'kind', .*events\.column"):
         check(store, HEAD, EVENTS, "validate.events.column=kind")
 
 
@@ -260,7 +260,7 @@ def test_a_missing_gpu_is_named_with_the_stage_that_needs_it(
     monkeypatch.setenv("PATH", str(tmp_path))  # without nvidia-smi
     cuda = load_config(overrides=["accelerator=cuda"])
     for settings, stage in (([], "health"), (["train.compute=batch"], "infer")):
-        with pytest.raises(ConfigError, match=rf"NVIDIA GPU for {stage}, .* accelerator=cpu"):
+        with pytest.raises(ConfigError, match=rf"for {stage}, .*=cpu"):
             check_accelerator(load_config(overrides=["accelerator=cuda", *settings]), tmp_path)
     check_accelerator(load_config(overrides=["accelerator=cuda", "compute=batch"]), tmp_path)
     check_accelerator(load_config(), tmp_path)

@@ -40,7 +40,7 @@ def test_after_a_prune_a_run_trains_on_and_a_refresh_works(any_store):
 
 def test_a_run_whose_files_are_gone_is_not_taken_up_again(store, runner):
     pruned(store)
-    with pytest.raises(ConfigError, match=rf"{MONTHS[2]} is over, and its files were deleted by millrace prune"):
+    with pytest.raises(ConfigError, match=rf"{MONTHS[2]} .* prune"):
         carry_out(plan_run(store, small_config(), MONTHS[2]))
     carry_out(plan_run(store, small_config(), MONTHS[5]))
     assert runner.specs == [], "a run that is kept is cached whole"
@@ -65,7 +65,7 @@ def test_a_run_whose_release_was_made_after_a_prune_marked_its_number_keeps_its_
 
     with monkeypatch.context() as late:
         late.setattr("tasks.runs.adding_releases.Numbered", marked)
-        with pytest.raises(SupersededError, match=r"release 7 .* run the same command again"):
+        with pytest.raises(SupersededError, match=r"release 7 .* again"):
             carry_out(plan_run(store, small_config()))
     pruned(store, keep=1)
     done = carry_out(plan_run(store, small_config()))
@@ -156,7 +156,7 @@ def test_a_backfill_can_start_after_a_checkpoint_that_is_left(store, runner):
     rollback(store, 3)
     pruned(store, keep=1)  # the weights after months 4 and 5 go
     commit_files(store, f"spans/{MONTHS[4]}/v2", {"p": "corrected"}, "span", rows=41)
-    with pytest.raises(ConfigError, match=f"nearest earlier start is --from {MONTHS[3]}"):
+    with pytest.raises(ConfigError, match=f"start is --from {MONTHS[3]}"):
         plan_backfill(store, small_config(), MONTHS[4], MONTHS[5])
     commit_files(store, f"spans/{MONTHS[3]}/v2", {"p": "corrected"}, "span", rows=41)
     plan = plan_backfill(store, small_config(), MONTHS[3], MONTHS[5])

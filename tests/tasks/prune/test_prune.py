@@ -100,7 +100,7 @@ def test_a_pruned_release_is_marked_and_not_rolled_back_to(store, runner):
     assert releases.pruned(store) == {1, 2, 3, 4}
     assert store.exists(CLOSED_NUMBER.key(number=7)), "the free number: a process that stood still may yet take it"
     pointer = store.read(releases.CURRENT)
-    with pytest.raises(ConfigError, match=r"release 2 can't serve, nothing was changed: .*prune; there are still 5, 6"):
+    with pytest.raises(ConfigError, match=r"release 2 .*still 5, 6"):
         rollback(store, 2)
     assert store.read(releases.CURRENT) == pointer
 
@@ -274,7 +274,7 @@ def test_a_prune_does_not_walk_back_over_releases_that_were_pruned_before(store,
 
 def test_a_lost_pointer_stops_the_prune_since_nobody_knows_what_serves(store, runner):
     store.delete(releases.CURRENT)
-    with pytest.raises(StoreError, match=r"releases/CURRENT is gone.*millrace rollback --to N; nothing was deleted"):
+    with pytest.raises(StoreError, match=r"CURRENT .*rollback --to N"):
         pruned(store)
     assert releases.pruned(store) == set()
 

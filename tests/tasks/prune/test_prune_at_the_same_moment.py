@@ -109,7 +109,7 @@ def test_a_rollback_at_the_same_moment_stops_the_prune(store, runner, moved):
             store.swap(releases.CURRENT, releases.Pointer(**moved).to_json(), expected=pointer)
 
     disturbed.after_write = roll_back
-    with pytest.raises(Conflict, match="release 2 became current or undecided meanwhile; nothing was deleted"):
+    with pytest.raises(Conflict, match=r"release 2 .*meanwhile"):
         pruned(disturbed)
     assert releases.pruned(store) == set()
     assert rollback(store, 1).number == 1
@@ -148,7 +148,7 @@ def test_a_release_that_was_made_after_the_plan_was_begun_stops_the_prune(store,
         return planned(*arguments)
 
     monkeypatch.setattr("tasks.prune.prune.plan_prune", make)
-    with pytest.raises(Conflict, match="release 7 was made meanwhile; nothing was deleted"):
+    with pytest.raises(Conflict, match=r"release 7 .*meanwhile"):
         pruned(store)
     assert not store.exists(CLOSED_NUMBER.key(number=7))
     assert releases.pruned(store) == set()

@@ -32,7 +32,7 @@ def test_positions_do_not_depend_on_the_index():
     [(pd.DataFrame({"other": [1.0]}), "does not exist"), (pd.DataFrame({"price": ["cheap"]}), "same type")],
 )
 def test_an_expectation_that_cannot_be_judged_is_a_code_error(frame: pd.DataFrame, message: str):
-    with pytest.raises(CodeError, match=rf"could not judge 'range' on 'price': .*{message}"):
+    with pytest.raises(CodeError, match=rf"'range' on 'price': .*{message}"):
         judge(frame, [between("range", "price", 0.0, 1.0)])
 
 

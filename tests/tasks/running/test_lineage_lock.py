@@ -65,7 +65,7 @@ def test_a_holder_that_stays_is_named_after_the_wait(store, impatient):
     slept: list[float] = []
     with (
         store.lock(KEY),
-        pytest.raises(InUse, match=rf"{KEY} is in use by process {os.getpid()} on "),
+        pytest.raises(InUse, match=rf"{KEY} .* {os.getpid()} on "),
         hold_lineage(store, KEY, lambda line: None, slept.append),
     ):
         pytest.fail("two at once")
@@ -108,11 +108,11 @@ def test_a_process_that_slept_while_another_took_over_is_refused_at_its_next_wri
             late.write("lineages/main/step-1/weights", b"the new holder has begun nothing: it may want this work")
             LineageHold(bucket, KEY, lock).admit("runs/a/train/attempt-2")
             turn.check()  # asks nobody; the thread that renews the lease has not looked yet
-            with pytest.raises(SupersededError, match="belongs to another process"):
+            with pytest.raises(SupersededError, match="another process"):
                 turn.admit("runs/a/evaluate/attempt-1")
-            with pytest.raises(SupersededError, match="belongs to another process"):
+            with pytest.raises(SupersededError, match="another process"):
                 turn.check()
-            with pytest.raises(SupersededError, match=r"took over from runs/a/train/attempt-1, .*attempt-2"):
+            with pytest.raises(SupersededError, match=r"attempt-1, .*attempt-2"):
                 late.write(manifest, b"late")
             assert bucket.read(manifest) == b"mine"
         with pytest.raises(SupersededError, match="nothing more is written"):
@@ -136,7 +136,7 @@ def test_a_holder_that_stands_still_before_it_sets_the_fence_does_not_replace_it
         (turn,) = stage_context().lineages
         turn.admit("runs/a/validate/attempt-1")
         monkeypatch.setattr(bucket, "swap", late)
-        with pytest.raises(SupersededError, match="belongs to another process"):
+        with pytest.raises(SupersededError, match="another process"):
             turn.admit("runs/a/train/attempt-1")
         with pytest.raises(SupersededError):
             sleeper.close()

@@ -150,7 +150,7 @@ def test_any_other_error_of_a_runner_gets_its_class(store, runner, plan, error, 
 
 def test_workers_that_end_without_a_result_are_a_code_error(runner, plan, monkeypatch):
     monkeypatch.setattr(runner, "run", lambda spec, waiter, tries: None)
-    with pytest.raises(CodeError, match=rf"left no .*runs/{plan.run_key}/health/result\.json"):
+    with pytest.raises(CodeError, match=r"/health/result\.json"):
         health(plan, runner)
 
 

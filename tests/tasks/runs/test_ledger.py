@@ -190,7 +190,7 @@ def test_records_are_in_the_order_of_their_start(store):
 def test_a_damaged_record_is_named(store):
     ledger.OpenAttempt.begin(store, job())
     store.write("runs/aaaa/health/attempt-1/ledger.json", b"{")
-    with pytest.raises(StoreError, match=r"runs/aaaa/health/attempt-1/ledger\.json is not a valid ledger record"):
+    with pytest.raises(StoreError, match=r"attempt-1/ledger\.json"):
         ledger.records(store)
 
 

@@ -57,10 +57,10 @@ def test_a_run_is_found_by_the_beginning_of_its_key_if_no_other_begins_so(store)
     for key in ("cafe0000", "cafe", "beef0000"):
         save_plan(store, plan.model_copy(update={"run_key": key}))
     assert [find_run(store, name) for name in ("b", "cafe0", "cafe")] == ["beef0000", "cafe0000", "cafe"]
-    with pytest.raises(ConfigError, match="2 runs begin with 'caf': cafe, cafe0000; name more of it"):
+    with pytest.raises(ConfigError, match="'caf': cafe, cafe0000;"):
         find_run(store, "caf")
     for name in ("", "f"):
-        with pytest.raises(ConfigError, match=r"holds no run .*list the runs with: millrace history"):
+        with pytest.raises(ConfigError, match=r"millrace history"):
             find_run(store, name)
 
 

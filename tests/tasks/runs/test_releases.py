@@ -56,7 +56,7 @@ def test_a_changed_letter_of_a_release_is_found_and_a_file_without_a_hash_is_rea
     raw, made = store.read("releases/1.json"), releases.read(store, 1)
     assert raw.rindex(b'"sha256": ') > raw.index(b'"libraries": ')  # the last key
     store.write("releases/1.json", raw.replace(b'"run_key": "a"', b'"run_key": "b"'))
-    with pytest.raises(StoreError, match=r"releases/1\.json is not a valid release: file: its bytes were changed"):
+    with pytest.raises(StoreError, match=r"releases/1\.json .*bytes"):
         releases.current(store)
     older = raw[: raw.rindex(b",\n")] + b"\n}\n"
     for whole in (raw, older):

@@ -128,5 +128,5 @@ def test_a_record_that_cannot_be_read_is_named_or_an_error(store: DirectoryStore
     assert [problem.split(" is not")[0] for problem in run.snapshot.problems] == [
         f"{store.uri}/runs/{key}/train/attempt-1/ledger.json"
     ]
-    with pytest.raises(StoreError, match=r"attempt-1/ledger\.json is not readable.*move it away"):
+    with pytest.raises(StoreError, match=r"attempt-1/ledger\.json"):
         _ = Run(Snapshot(store, strict=True), key).attempts

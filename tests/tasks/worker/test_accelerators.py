@@ -81,7 +81,7 @@ def test_free_memory_counts_the_page_cache_and_the_containers_limit(tmp_path, co
 
 
 def test_an_unknown_accelerator_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"'tpu'; use one of cpu, cuda, neuron, xla"), open_accelerator("tpu", ALONE):
+    with pytest.raises(ConfigError, match=r"'tpu'; .*neuron, xla"), open_accelerator("tpu", ALONE):
         pass
 
 

@@ -64,7 +64,7 @@ def test_a_database_on_s3_is_like_a_folder(s3: S3Server) -> None:
 def test_a_folder_with_vectors_by_another_model_is_refused(store, config):
     release = write_release(store, 1)
     other = release.model.model_copy(update={"version": "main-00000009"})
-    with pytest.raises(StoreError, match=r"holds vectors by main-00000001, expected .* main-00000009"):
+    with pytest.raises(StoreError, match=r"-00000001, .*-00000009"):
         publish.run(publish_job(store, config, release.model_copy(update={"model": other})))
 
 
@@ -195,7 +195,7 @@ def test_a_served_table_that_is_gone_is_loaded_again(store, config, tmp_path, lo
 def test_a_table_of_somebody_else_under_the_targets_name_is_left_alone(store, config, tmp_path):
     database = lancedb.connect(tmp_path / "lancedb")
     database.create_table("look", data=[{"theirs": 1}])
-    with pytest.raises(ConfigError, match="has a table of its own under that name"):
+    with pytest.raises(ConfigError, match="under that name"):
         publish.run(publish_job(store, config, write_release(store, 1)))
     assert database.open_table("look").to_arrow().to_pylist() == [{"theirs": 1}]
     assert database.list_tables().tables == ["look"]

@@ -435,7 +435,7 @@ def test_vectors_of_another_catalogue_are_refused(unreleased: Released, tmp_path
     rows = change_rows(unreleased.store, unreleased.rows, "2026-02", lambda rows: rows.slice(0, 30), tmp_path)
     other = make_catalogue(unreleased.store, unreleased.config, rows)
     inputs = ReleaseInputs(model=unreleased.model, vectors=unreleased.vectors.prefix, catalogue=other)
-    with pytest.raises(CodeError, match=rf"not those of the items in .*{other.prefix}.*nothing was released"):
+    with pytest.raises(CodeError, match=rf"{other.prefix}.*nothing"):
         release.run(make_job(unreleased.store, unreleased.config, inputs))
     assert not unreleased.store.list("models")
 
@@ -445,7 +445,7 @@ def test_corrupt_vectors_are_refused(unreleased: Released):
     data = path.read_bytes()
     path.write_bytes(data[:-1])
     try:
-        with pytest.raises(StoreError, match=r"does not match its checksum") as caught:
+        with pytest.raises(StoreError, match=r"its checksum") as caught:
             unreleased.release()
     finally:
         path.write_bytes(data)

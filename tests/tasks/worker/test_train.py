@@ -242,7 +242,7 @@ def test_the_curve_includes_the_holdout_of_the_history(tmp_path: Path):
 def test_a_lineage_keeps_its_shape(trained: Trained, override: str, named: str):
     store, rows, first = trained
     before = store.list("lineages")
-    with pytest.raises(ConfigError, match="begin another lineage with --set lineage=NAME") as caught:
+    with pytest.raises(ConfigError, match="--set lineage=NAME") as caught:
         train_model(store, tiny_config(*ALL_PARTS, override), rows, parent=first.checkpoint, run_key="second")
     assert named in str(caught.value)
     assert store.list("lineages") == before
@@ -268,7 +268,7 @@ def test_workers_that_exchange_wrong_numbers_do_not_train(tmp_path: Path, monkey
 
     monkeypatch.setattr(train, "prove_exchange", refuse)
     store, rows = make_workspace(tmp_path)
-    with pytest.raises(HostError, match="all-reduce over 64 workers"):
+    with pytest.raises(HostError, match="over 64 workers"):
         train_model(store, tiny_config(), rows)
     assert not store.list("lineages")
 
@@ -276,13 +276,13 @@ def test_workers_that_exchange_wrong_numbers_do_not_train(tmp_path: Path, monkey
 def test_a_missing_parent_never_starts_over(trained: Trained):
     store, rows, first = trained
     gone = first.checkpoint.model_copy(update={"prefix": "lineages/main/step-00000099", "step": 99})
-    with pytest.raises(StoreError, match="step-00000099 has no MANIFEST"):
+    with pytest.raises(StoreError, match="step-00000099 has no"):
         train_model(store, tiny_config(*ALL_PARTS), rows, parent=gone, run_key="second")
 
 
 def test_a_span_without_training_rows_is_a_data_error(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=3)
-    with pytest.raises(DataError, match="span 2026-01: no training rows left: all 3 rows"):
+    with pytest.raises(DataError, match=r"2026-01: .*all 3 rows"):
         train_model(store, tiny_config("evaluate.holdout_share=0.999999"), rows)
     assert not store.list("lineages")
 

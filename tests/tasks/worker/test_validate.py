@@ -100,14 +100,14 @@ def test_an_empty_span_is_left_out(store: DirectoryStore, tmp_path: Path):
 def test_the_last_span_must_have_rows(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, rows(40))
     write_span(store, tmp_path, APRIL, [])
-    with pytest.raises(DataError, match=r"rows in the last span: 0 clean rows in span 2026-04"):
+    with pytest.raises(DataError, match=r"0 clean .*span 2026-04"):
         validate.judge(job(store, [MARCH, APRIL]))
     assert written(store) == ["attempt-1/report.json"]
 
 
 def test_an_empty_window_fails_on_its_row_count(store: DirectoryStore, tmp_path: Path):
     write_span(store, tmp_path, MARCH, [])
-    with pytest.raises(DataError, match="clean rows: 0 clean rows in the window; at least 32 are required") as raised:
+    with pytest.raises(DataError, match=r"0 clean .*least 32") as raised:
         validate.judge(job(store))
     assert "Bad rows by reason: none." in str(raised.value)
     assert "set validate.small_spans=merge to train it together with the next span" in str(raised.value)
@@ -248,7 +248,7 @@ def test_earlier_rows_that_are_corrupt_are_named(store: DirectoryStore, tmp_path
     history = validated(store, tmp_path, rows(60))
     store.write(f"{history.prefix}/part-00000.parquet", b"something else")
     write_span(store, tmp_path, MARCH, rows(40))
-    with pytest.raises(CorruptFolder, match=r"rows of the earlier span 2026-02: .*does not match"):
+    with pytest.raises(CorruptFolder, match=r"span 2026-02: .*match"):
         validate.judge(job(store, history=[history]))
 
 

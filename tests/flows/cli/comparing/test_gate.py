@@ -56,7 +56,7 @@ def test_a_refused_run_is_released_when_its_gates_change(store, runner):
 
 def test_an_override_releases_and_is_seen_wherever_the_release_is(store, runner):
     refused = pipeline(store.uri, overrides=(*OVERRIDES, FLOOR.format(0.9)))
-    with pytest.raises(ConfigError, match="--override NAME and --reason TEXT together"):
+    with pytest.raises(ConfigError, match="--override NAME"):
         judged(store, refused.run_key, override="Ada")
     passed = judged(store, refused.run_key, override="Ada", reason="the holdout is odd")
     assert (passed.state, passed.release) == ("Released", 1)

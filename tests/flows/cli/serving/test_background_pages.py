@@ -65,7 +65,7 @@ def test_the_pages_of_one_workspace_are_served_until_down(
 def test_a_port_that_is_taken_is_named_and_leaves_nothing(tmp_path: Path, home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(HostError, match=rf"not served: .*can't listen on 127.0.0.1:{port}: .*--port 4281"):
+        with pytest.raises(HostError, match=rf":{port}: .*--port 4281"):
             up(workspace(tmp_path / "one"), home, port)
     assert background_pages._read(home) is None
 

@@ -83,7 +83,7 @@ def test_a_claim_that_others_always_change_is_a_conflict(store, monkeypatch) -> 
 
 def test_a_damaged_claim_is_named(store) -> None:
     store.write(f"{PREFIX}/job.json", b"{}")
-    with pytest.raises(StoreError, match=r"attempt-1/job\.json is not a valid claim"):
+    with pytest.raises(StoreError, match=r"attempt-1/job\.json"):
         read_claim(store, PREFIX)
 
 
@@ -128,5 +128,5 @@ def test_a_dead_waiters_lease_stops_no_waiter_and_is_taken_when_it_expires(store
 
 def test_a_damaged_lease_is_named(store) -> None:
     store.write(f"{JOB}/waiter.json", b"{}")
-    with pytest.raises(StoreError, match=r"waiter\.json is not a valid lease"):
+    with pytest.raises(StoreError, match=r"waiter\.json is not"):
         find_lease_end(store, JOB)

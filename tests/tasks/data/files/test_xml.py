@@ -35,7 +35,7 @@ def test_an_encoding_that_is_not_read_is_named_with_a_command_that_converts_it(t
     path = tmp_path / "feed.xml"
     feed = f'<?xml version="1.0" encoding="{encoding}"?>\n<rss><item><title>\u706f</title></item></rss>'
     path.write_text(feed, encoding)
-    with pytest.raises(DataError, match=rf"feed\.xml: its encoding '{encoding}' is not read") as refused:
+    with pytest.raises(DataError, match=rf"feed\.xml: .*'{encoding}'") as refused:
         rows(path)
     command = str(refused.value).partition("convert it: ")[2]
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
@@ -45,5 +45,5 @@ def test_an_encoding_that_is_not_read_is_named_with_a_command_that_converts_it(t
 def test_an_encoding_that_nobody_knows_is_named(tmp_path: Path) -> None:
     path = tmp_path / "feed.xml"
     path.write_text('<?xml version="1.0" encoding="foo"?><rss><item><title>A</title></item></rss>')
-    with pytest.raises(DataError, match=r"feed\.xml: its encoding 'foo' is not read"):
+    with pytest.raises(DataError, match=r"feed\.xml: .*'foo'"):
         rows(path)

@@ -237,7 +237,7 @@ def test_a_damaged_partition_is_found_when_it_is_read(world: World):
     ref = world.build(world.rows(ROW))
     path = world.store.path(f"{ref.prefix}/part-00000.parquet")
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptFolder, match="does not match its checksum") as caught:
+    with pytest.raises(CorruptFolder, match="its checksum") as caught:
         world.items(ref)
     assert str(path) in str(caught.value)
 

@@ -37,14 +37,14 @@ def test_it_returns_the_graphs_that_were_missing_and_shows_every_line(tmp_path: 
 def test_a_trial_that_fails_is_a_compile_error_with_its_last_lines(tmp_path: Path) -> None:
     """Even though it has compiled a graph, which stays for the next attempt."""
     command, environment = trial(tmp_path, "one", more="; echo NCC_EMOD025: Dynamic shape >&2; exit 3")
-    with pytest.raises(CompileError, match=r"(?s)exited with 3: sh -c.*NCC_EMOD025: Dynamic shape"):
+    with pytest.raises(CompileError, match=r"(?s)with 3: .*EMOD025"):
         compile_only(command, tmp_path, tmp_path, environment, None, lambda line: None)
     assert (tmp_path / "ab/cd/one.neff").exists()
 
 
 def test_a_trial_without_graphs_is_a_compile_error_that_names_the_mode(tmp_path: Path) -> None:
     command, environment = trial(tmp_path, "")
-    with pytest.raises(CompileError, match=f"wrote no graph to {tmp_path}, so this TorchNeuron does not know {SWITCH}"):
+    with pytest.raises(CompileError, match=f"{tmp_path}, .*{SWITCH}"):
         compile_only(command, tmp_path, tmp_path, environment, None, lambda line: None)
 
 
@@ -59,5 +59,5 @@ def test_the_mode_in_the_environment_of_a_stage_is_a_config_error(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv(SWITCH, "1")
     config = tiny_config("accelerator=neuron", "compiler.target=trn2")
-    with pytest.raises(ConfigError, match=rf"{SWITCH} is 1 in the environment.*unset it"):
+    with pytest.raises(ConfigError, match=rf"{SWITCH} is 1 .*unset"):
         make_accelerator("neuron", Rank(0, 1, 0), config, "fp32")

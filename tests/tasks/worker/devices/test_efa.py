@@ -43,14 +43,14 @@ def test_the_provider_is_an_argument_of_the_tool(fakes):
 
 def test_a_failing_tool_is_host(fakes):
     fakes.add("fi_info", stderr="libfabric: cannot open\n", code=1)
-    with pytest.raises(HostError, match=r"fi_info -p efa exited with 1.*\nlibfabric: cannot open"):
+    with pytest.raises(HostError, match=r"(?s)exited with 1.*libfabric"):
         list_interfaces()
 
 
 def test_a_stuck_driver_is_a_hang(fakes, monkeypatch):
     monkeypatch.setattr(neuron_node, "INTERFACES_SECONDS", 0.3)
     fakes.add("fi_info", body="import signal; signal.pause()")
-    with pytest.raises(HangError, match="fi_info -p efa did not end"):
+    with pytest.raises(HangError, match="efa did not end"):
         list_interfaces()
 
 

@@ -73,7 +73,7 @@ def test_an_unexpected_graph_fails_with_the_policy_fail(runtime: Runtime):
     runtime.watch.expect({"a"}, 10.0, "fail")
     runtime.compiles("a")
     runtime.watch.where = "step 7, 24 x 40 tokens"
-    with pytest.raises(CompileError, match=r"step 7, 24 x 40 tokens: graph b .* train\.on_new_graph=warn"):
+    with pytest.raises(CompileError, match=r"step 7, .*graph b .*=warn"):
         runtime.compiles("b")
 
 

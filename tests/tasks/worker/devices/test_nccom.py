@@ -39,7 +39,7 @@ def test_wrong_numbers_are_host_with_any_exit_status(fakes, stream, code):
         code=code,
         body=REPORT.format(text=sample("nccom-all-reduce.json")),
     )
-    with pytest.raises(HostError, match="nccom-test all_reduce over 32 ranks: 2 errors found"):
+    with pytest.raises(HostError, match="32 ranks: 2 errors"):
         run()
 
 
@@ -95,11 +95,11 @@ def test_a_report_without_speeds_is_an_error(fakes, report, kind: type[StageErro
 
 def test_a_missing_report_shows_the_output(fakes):
     fakes.add("nccom-test", stderr="Neuron DKMS Driver is not running!\n", code=1)
-    with pytest.raises(HostError, match=r"exited with 1 and wrote no report. Output:\nNeuron DKMS Driver is not"):
+    with pytest.raises(HostError, match=r"(?s)with 1 .*\nNeuron DKMS"):
         run()
 
 
 def test_ranks_that_wait_forever_are_a_hang(fakes):
     fakes.add("nccom-test", stdout="Timeout waiting for RX - retrying\n", body="import signal; signal.pause()")
-    with pytest.raises(HangError, match=r"nccom-test -r 2 .* did not end within 1 s(?s:.*)waiting for RX"):
+    with pytest.raises(HangError, match=r"(?s)-r 2 .* 1 s.*RX"):
         measure("all_reduce", 2, 1024, 1024, factor=4, timeout_seconds=1.0)

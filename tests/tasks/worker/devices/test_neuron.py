@@ -113,7 +113,7 @@ def test_training_runs_two_graphs_a_step_compiles_none_and_has_the_numbers_of_cp
 @pytest.mark.proof
 @pytest.mark.shows("TorchNeuron")
 def test_one_odd_shape_stops_the_training_with_step_and_shape(warm: Warm):
-    with pytest.raises(AssertionError, match=r"CompileError: step 4, \d+ x 32 tokens: graph .* did not compile it"):
+    with pytest.raises(AssertionError, match=r"step 4, \d+ x 32 tokens"):
         run_ranks(
             1, train_with_an_odd_shape, warm.folder, warm.store.root, warm.rows, warm.outcome.compiled, "lineage=odd"
         )

@@ -83,5 +83,5 @@ def test_any_other_output_is_an_error_that_shows_it(fakes, output, kind: type[St
 def test_a_stuck_driver_is_a_hang(fakes, monkeypatch):
     monkeypatch.setattr(neuron_node, "LIST_SECONDS", 0.3)
     fakes.add("neuron-ls", body="import signal; signal.pause()")
-    with pytest.raises(HangError, match=r"neuron-ls -j did not end within 0\.3 s"):
+    with pytest.raises(HangError, match=r"neuron-ls -j .* 0\.3 s"):
         list_devices()

@@ -117,7 +117,7 @@ def test_the_cache_is_an_absolute_path(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("precision", ["bf16", "auto"])
 def test_casting_twice_is_refused(precision):
-    with pytest.raises(ConfigError, match=r"compiler.auto_cast is 'all', but with train.precision '\w+'"):
+    with pytest.raises(ConfigError, match=r"'all', .*train.precision"):
         neuron_environment(config("auto_cast=all"), precision, CACHE, inherited={})
 
 
@@ -129,7 +129,7 @@ def test_the_compiler_may_cast_without_autocast(precision):
 
 def test_flags_set_by_the_user_are_refused(monkeypatch):
     monkeypatch.setenv("NEURON_CC_FLAGS", "--optlevel=2")
-    with pytest.raises(ConfigError, match=r"NEURON_CC_FLAGS is set to '--optlevel=2' .* compiler\.optlevel"):
+    with pytest.raises(ConfigError, match=r"'--optlevel=2' .*\.optlevel"):
         neuron_environment(config(), "fp32", CACHE)
 
 
@@ -140,6 +140,6 @@ def test_empty_or_equal_flags_are_accepted(flags):
 
 @pytest.mark.parametrize("name", ["XLA_USE_BF16", "XLA_DOWNCAST_BF16"])
 def test_a_switch_that_makes_everything_bf16_is_refused(name):
-    with pytest.raises(ConfigError, match=f"{name} is set in the environment; .* train.precision"):
+    with pytest.raises(ConfigError, match=f"{name} .*train.precision"):
         neuron_environment(config(), "fp32", CACHE, inherited={name: "1"})
     assert neuron_environment(config(), "fp32", CACHE, inherited={name: "0"}) == ALWAYS

@@ -112,7 +112,7 @@ def test_one_odd_shape_stops_the_training_with_step_and_shape(warm: Warm):
 
 
 def test_without_warmup_nothing_is_trained(warm: Warm):
-    with pytest.raises(AssertionError, match="trains only with graphs that warmup has compiled"):
+    with pytest.raises(AssertionError, match="only with graphs"):
         run_ranks(1, train_on, warm.store.root, warm.rows, None, None, "lineage=cold")
 
 
@@ -289,5 +289,5 @@ def test_the_collectives_of_two_healthy_processes_pass(tmp_path: Path):
 def test_an_all_reduce_that_does_nothing_is_caught_before_training(tmp_path: Path):
     """In XLA's processor runtime each process sees a world of one: an all-reduce returns its input."""
     (tmp_path / "workspace").mkdir()
-    with pytest.raises(AssertionError, match=r"HostError: all-reduce over 2 workers.* got 1 at element 0, expected 3"):
+    with pytest.raises(AssertionError, match=r"got 1 at .* 0, .* 3"):
         run_ranks(2, check_health, tmp_path / "workspace", True)

@@ -55,7 +55,7 @@ def test_the_level_null_sets_no_flag():
 
 def test_without_torch_xla_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(xla_environment.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[worker,xla\]'"):
+    with pytest.raises(ConfigError, match=r"-e '\.\[worker,xla\]'"):
         prepare_environment(None, "fp32", ALONE)
 
 
@@ -65,7 +65,7 @@ def test_a_runtime_that_sees_other_workers_is_refused(world: int, ordinal: int):
     """With a world of one, nothing would be summed, and each worker would train a model of its own."""
     rank = Rank(33, 64, 1, 32)
     check_place(rank, 64, 33)
-    with pytest.raises(ConfigError, match=rf"sees worker {ordinal} of {world}, but this is worker 33 of 64"):
+    with pytest.raises(ConfigError, match=rf" {ordinal} of {world}, .*33 of 64"):
         check_place(rank, world, ordinal)
 
 

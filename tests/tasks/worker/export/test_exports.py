@@ -257,7 +257,7 @@ def test_an_export_that_is_not_the_model_is_refused_by_name(
 
 def test_a_refused_export_stops_the_release_if_it_is_required(plain: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx, "MOST_BYTES", 1)
-    with pytest.raises(ConfigError, match=r"onnx-int8 is refused.*nothing was released") as caught:
+    with pytest.raises(ConfigError, match=r"onnx-int8 .*nothing") as caught:
         plain.release(exports=("onnx-int8",), exports_required=True)
     assert "exports_required: false" in str(caught.value)
 
@@ -275,7 +275,7 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(
     plain: Trained, kind: ExportKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kinds, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=f"release.exports: {kind} needs") as caught:
+    with pytest.raises(ConfigError, match=f"release.exports: {kind}") as caught:
         plain.release(exports=(kind,))
     assert KINDS[kind].install in str(caught.value)
     assert all(name in str(caught.value) for name in KINDS[kind].makers)
@@ -340,7 +340,7 @@ def test_a_graph_of_a_neuron_core_takes_its_own_length_alone(plain: Trained) -> 
     graph = torch.jit.load(str(folder / f"model-{lengths[0]}.pt"))
     ids = torch.ones(1, lengths[0] + 1, dtype=torch.int32)
     assert graph(ids[:, 1:], ids[:, 1:]).shape == (1, Exported(folder, threads=1).width)
-    with pytest.raises(RuntimeError, match="the graph was compiled for"):
+    with pytest.raises(RuntimeError, match="compiled for"):
         graph(ids, ids)
     (folder_of_longest := folder / f"model-{lengths[-1]}.pt").rename(hidden := folder / "away.pt")
     try:

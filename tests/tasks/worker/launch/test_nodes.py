@@ -357,7 +357,7 @@ def test_a_child_node_with_finished_workers_needs_no_main_node(position, store):
 def test_a_child_node_without_a_main_node_gives_up(position, store):
     with pytest.raises(
         HostError,
-        match=rf"no main node at 127.0.0.1:{position.link_port} within batch.rendezvous_timeout_seconds = 0.3;",
+        match=rf":{position.link_port} .*_seconds = 0.3;",
     ):
         Child(position, store, NEVER_ENDS, rendezvous_timeout_seconds=0.3).code()
 

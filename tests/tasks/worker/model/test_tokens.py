@@ -73,5 +73,5 @@ def test_a_saved_tokenizer_loads_without_its_padding(tmp_path: Path):
 
 
 def test_a_folder_without_tokenizer_is_named(tmp_path: Path):
-    with pytest.raises(ConfigError, match=rf"{tmp_path} has no tokenizer\.json"):
+    with pytest.raises(ConfigError, match=rf"{tmp_path} .*tokenizer\.json"):
         load_tokenizer(tmp_path)

@@ -62,13 +62,13 @@ def test_search_asks_a_running_server_for_the_same_hits(store: DirectoryStore, t
     alone = searching.search(store, TEXTS[0], None, 5)
     with running(store, "--token-file", str(token)) as server:
         asked = searching.search(store, TEXTS[0], None, 5, server.url, token)
-        with pytest.raises(ConfigError, match="the header `Authorization: Bearer TOKEN` is missing"):
+        with pytest.raises(ConfigError, match="`Authorization: Bearer"):
             searching.search(store, TEXTS[0], None, 5, server.url)
-        with pytest.raises(ConfigError, match=r"release 4 .* the request is for release 2"):
+        with pytest.raises(ConfigError, match=r"release 4 .*release 2"):
             searching.search(store, TEXTS[0], 2, 5, server.url, token)
     assert asked.model_copy(update={"seconds": alone.seconds, "hits": ()}) == alone.model_copy(update={"hits": ()})
     assert [hit.item_id for hit in asked.hits] == [hit.item_id for hit in alone.hits]
-    with pytest.raises(ServerError, match=f"nobody answers at {server.url} .*; start it: millrace serve --online"):
+    with pytest.raises(ServerError, match=f"{server.url} .*serve --online"):
         searching.search(store, TEXTS[0], None, 5, server.url, token)
 
 

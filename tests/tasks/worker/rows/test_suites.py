@@ -43,7 +43,7 @@ def test_rows_are_set_apart_where_that_is_asked(march: DirectoryStore):
 
 
 def test_a_critical_expectation_stops_the_run(march: DirectoryStore):
-    with pytest.raises(DataError, match="- expect_column_values_to_be_in_set on locale: 3 of 98 rows"):
+    with pytest.raises(DataError, match="on locale: 3 of 98"):
         validate.judge(job(march, overrides=own(LOCALES % ", severity: critical")))
 
 
@@ -117,5 +117,5 @@ def test_an_expectation_that_does_not_fit_its_column_is_named(march: DirectorySt
 
 def test_a_column_that_an_expectation_needs_is_asked_for(march: DirectoryStore):
     entry = "{expectation: expect_column_values_to_not_be_null, column: colour}"
-    with pytest.raises(DataError, match=r"no column 'colour'; validate\.expectations names it"):
+    with pytest.raises(DataError, match=r"'colour'; .*expectations"):
         validate.judge(job(march, overrides=own(entry)))

@@ -71,7 +71,7 @@ def test_the_drift_of_a_column_stops_the_run_where_that_is_asked(store: Director
     history = validated(store, tmp_path, rows(390))
     write_span(store, tmp_path, MARCH, rows(195, start=390, price=950.0))
     critical = ["validate.drift.columns={price: {severity: critical}}"]
-    with pytest.raises(DataError, match=r"not fit to train on:\n- price drift: .*\nBad rows by reason: none"):
+    with pytest.raises(DataError, match=r"(?s)price drift: .*: none"):
         validate.judge(job(store, history=[history], overrides=critical))
 
 

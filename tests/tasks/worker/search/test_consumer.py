@@ -232,7 +232,7 @@ def test_a_model_without_features_is_checked_too_and_asks_to_trust_nothing(tmp_p
     _modules(tmp_path, "sentence_transformers.models.Transformer")
     assert not released_code.needs_trust(tmp_path)
     (tmp_path / "evil.py").write_text(EVIL.format("ran"))
-    with pytest.raises(ConfigError, match=r"evil\.py is not this installation's own"):
+    with pytest.raises(ConfigError, match=r"evil\.py is not"):
         released_code.needs_trust(tmp_path)
 
 
@@ -244,5 +244,5 @@ def test_a_folder_that_was_changed_together_with_its_manifest_is_not_opened(tmp_
     named = {"model": release.model_prefix, "vectors": release.vectors_prefix}
     hashes = {f"{of}_sha256": read_manifest(store, prefix).sha256 for of, prefix in named.items()}
     ref = release.model_copy(update=hashes | {f"{changed}_sha256": "0" * 64}).ref
-    with pytest.raises(CorruptFolder, match=rf"{named[changed]}/MANIFEST\.json is not the one that was released"):
+    with pytest.raises(CorruptFolder, match=rf"{named[changed]}/MANIFEST\.json"):
         open_released(store, ref)

@@ -135,7 +135,7 @@ def test_a_release_that_is_gone_ends_the_run(made: Made, part: str):
         "catalogue": made.release.catalogue.prefix,
     }
     made.store.delete(folders[part])
-    with pytest.raises(StoreError, match=r"can't be mined from release 1.*heads\.contrastive\.negatives=null"):
+    with pytest.raises(StoreError, match=r"release 1.*negatives=null"):
         find(made)
     assert not made.store.list("negatives")
 
@@ -145,13 +145,13 @@ def test_vectors_that_were_replaced_after_the_release_end_the_run(made: Made):
     folder = made.release.vectors
     manifest = read_manifest(made.store, folder)
     made.store.write(f"{folder}/{MANIFEST}", manifest.model_copy(update={"files": manifest.files[::-1]}).to_json())
-    with pytest.raises(StoreError, match="is not the one that was released"):
+    with pytest.raises(StoreError, match="that was released"):
         find(made)
 
 
 def test_a_feature_that_only_the_released_model_knows_is_a_config_error(made: Made):
     others = [setting for setting in SETTINGS if not setting.startswith("features.numeric")]
-    with pytest.raises(ConfigError, match="'price', which the configuration does not name"):
+    with pytest.raises(ConfigError, match="'price', which"):
         find(made, config=tiny_config(*others))
 
 

@@ -275,7 +275,7 @@ def test_given_sequences_are_shared_by_the_workers():
 def test_far_too_few_sequences_are_refused_with_enough():
     pairs = make_pairs(400, longest=16)
     needed = shape_of(pairs).sequences
-    with pytest.raises(ConfigError, match=rf"train\.sequences 4: .* give at least {needed}, or null"):
+    with pytest.raises(ConfigError, match=rf"train\.sequences 4: .*{needed},"):
         shape_of(pairs, "train.sequences=4")
     assert shape_of(pairs, f"train.sequences={needed}").sequences == needed
 

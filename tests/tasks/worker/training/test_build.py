@@ -136,7 +136,7 @@ def test_a_pretrained_model_can_have_a_narrower_embedding_and_interaction(rows: 
 @needs_minilm
 def test_texts_longer_than_the_encoders_positions_are_refused(rows: pa.Table):
     config = pretrained(MINILM, "infer={max_tokens: 600, sequence_tokens: 1024}")
-    with pytest.raises(ConfigError, match="600 tokens is longer than the 512 positions"):
+    with pytest.raises(ConfigError, match=r"600 tokens .* 512"):
         build_parts(config, [rows])
 
 
@@ -189,7 +189,7 @@ def test_weights_that_no_header_tells_of_are_refused_when_they_are_loaded(
 
 
 def test_a_package_that_is_not_installed_is_named():
-    with pytest.raises(ConfigError, match="'no_such_package' is not installed"):
+    with pytest.raises(ConfigError, match="'no_such_package'"):
         pretrained_folder("package:no_such_package/model")
 
 

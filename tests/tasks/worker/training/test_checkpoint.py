@@ -152,7 +152,7 @@ def test_a_corrupt_checkpoint_names_file_and_way_out(trained: Trained, file: str
     ref = trained.write(7)
     path = trained.store.local(ref.prefix) / file
     flip_a_byte(path)
-    with pytest.raises(StoreError, match="does not match its checksum") as caught:
+    with pytest.raises(StoreError, match="its checksum") as caught:
         load_parts(trained.store, ref)
     assert str(path) in str(caught.value)
     assert "--set lineage=" in str(caught.value)
@@ -167,7 +167,7 @@ def test_a_checkpoint_without_manifest_does_not_exist(trained: Trained):
 
 def test_another_checkpoint_in_the_same_place_is_refused(trained: Trained):
     ref = trained.write(7)
-    with pytest.raises(StoreError, match="not the checkpoint that this run was planned with"):
+    with pytest.raises(StoreError, match="not the checkpoint"):
         load_parts(trained.store, ref.model_copy(update={"sha256": "0" * 64}))
 
 
@@ -225,7 +225,7 @@ def test_a_partial_checkpoint_of_an_abandoned_run_makes_room(trained: Trained):
 
 def test_a_complete_checkpoint_is_never_replaced(trained: Trained):
     ref = trained.write(4, run_key="released", complete=True)
-    with pytest.raises(StoreError, match="is complete and holds something else"):
+    with pytest.raises(StoreError, match="something else"):
         trained.write(4)
     assert load_parts(trained.store, ref)
 
@@ -239,7 +239,7 @@ def test_weights_that_are_not_finite_are_not_written(trained: Trained):
     writer.save(partial(4))
     with torch.no_grad():
         bias.copy_(before)
-    with pytest.raises(CodeError, match=r"at step 4 the weights classifier\.bias are not finite any more"):
+    with pytest.raises(CodeError, match=r"step 4 .*classifier\.bias"):
         writer.wait()
     assert not trained.store.list("lineages")
 

@@ -296,6 +296,6 @@ def test_rows_with_one_key_are_kept_apart_within_a_group():
 
 def test_a_column_that_is_no_categorical_feature_is_refused():
     assert tiny_config(*FEATURES, "train.batch_by=locale").train.batch_by == "locale"
-    with pytest.raises(ConfigError, match=r"train\.batch_by brand is not in features\.categorical \(locale, gift\)"):
+    with pytest.raises(ConfigError, match=r"batch_by brand .*gift\)"):
         tiny_config(*FEATURES, "train.batch_by=brand")
     assert load_config().train.batch_by is None
