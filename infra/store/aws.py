@@ -139,7 +139,7 @@ T = TypeVar("T")
 
 MISSING = ("NoSuchKey", "404")
 LOST = ("PreconditionFailed", "412", *MISSING)  # error codes of a failed conditional write
-BUSY = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown")  # of one key in an answer about many
+BUSY = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown")  # codes of one key in an answer about many
 PAUSES_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a write that collided with another one, or of such a key
 
 _SIMULTANEOUS = ("ConditionalRequestConflict", "409")  # undecided: S3 asks for the same request again

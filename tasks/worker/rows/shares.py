@@ -52,7 +52,7 @@ from tasks.worker.rows.signatures import KEYS, PLACE
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 LEASE_SECONDS = 60.0  # before a lost worker's share is reassigned
-SIGN_SECONDS = 60.0  # that a sign of life lasts
+SIGN_SECONDS = 60.0  # life of a sign
 WAIT_SECONDS = 5.0  # between two looks at a question, or at shares that others have
 PATIENCE_SECONDS = 900.0  # without a sign of the first worker, whose machine may boot later, or be replaced
 _KEYS_KIND, _MET_KIND = "asked keys", "met"

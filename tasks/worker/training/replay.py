@@ -35,7 +35,7 @@ from tasks.runs.lineage import state_of
 
 KIND = "replayed"
 READ_FOR_ONE = 4.0  # rows that are read for a replayed one, if some files are left out
-FEWEST_FILES = 64  # of a history that are read: rows of one file are often of one day
+FEWEST_FILES = 64  # files of a history that a run reads at least: rows of one file are often of one day
 _FACTS = "facts.json"
 
 
