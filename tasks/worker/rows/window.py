@@ -4,8 +4,9 @@ The checks are of its bad rows, its size, its events, its features, and categori
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tasks.data.rows import ITEM, QUERY, ROWS_KIND
 from tasks.quality.expectations import Limit
 from tasks.worker.rows.columns import Compared, compared, joined, swapped
 from tasks.worker.rows.drift import MIN_ROWS, category_stability, population_stability
+from tasks.worker.rows.profile import RowSample
 from tasks.worker.rows.row_checks import ID_RULES, JudgedRows, row_rules, with_reasons
 from tasks.worker.rows.seen_ids import SeenIds
 
@@ -258,7 +260,7 @@ _JUDGED_ROWS = 50_000
 
 
 def read_earlier(store: Store, refs: Sequence[RowsRef], config: Config) -> Compared:
-    """Return the newest earlier rows, prepared for comparison, oldest span first.
+    """Return the newest earlier rows, prepared for comparison, oldest span first; of a large span a uniform sample.
 
     Raises:
         MissingFolder, CorruptFolder: the rows of a span are missing or damaged; names the span.
@@ -271,14 +273,22 @@ def read_earlier(store: Store, refs: Sequence[RowsRef], config: Config) -> Compa
             folder, manifest = open_folder(store, ref.prefix, ROWS_KIND)
         except (MissingFolder, CorruptFolder) as error:
             raise type(error)(f"rows of the earlier span {ref.span.name}: {error}") from error
-        batches = []
-        for entry in manifest.files:
-            with pq.ParquetFile(folder / entry.name, pre_buffer=False) as file:
-                batches += [
-                    compared(pa.Table.from_batches([batch]), config) for batch in file.iter_batches(_JUDGED_ROWS)
-                ]
-        parts.append(joined(batches))
+        tables = _tables(folder / entry.name for entry in manifest.files)
+        if ref.rows > HISTORY_ROWS:
+            sample = RowSample(HISTORY_ROWS)
+            for table in tables:
+                sample.add(table)
+            whole = sample.table()
+            tables = (whole.slice(start, _JUDGED_ROWS) for start in range(0, len(whole), _JUDGED_ROWS))
+        parts.append(joined([compared(table, config) for table in tables]))
     return joined(parts[::-1])
+
+
+def _tables(files: Iterable[Path]) -> Iterator[pa.Table]:
+    for path in files:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            for batch in file.iter_batches(_JUDGED_ROWS):
+                yield pa.Table.from_batches([batch])
 
 
 def judge_drift(earlier: Compared, now: Compared, rules: DriftConfig) -> tuple[list[Check], tuple[ColumnDrift, ...]]:

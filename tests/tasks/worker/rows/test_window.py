@@ -11,7 +11,9 @@ from configs.schema.validation import BeforeConfig
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
+from tasks.worker.rows import window
 from tasks.worker.rows.holdout import AGAIN, MISSING, judge_before
+from tasks.worker.rows.window import read_earlier
 from tests.support.workspace.jobs import change_rows, make_workspace, tiny_config, with_held
 from tests.support.workspace.spans import MARCH, check, failed, job, rows, validated, write_span
 
@@ -91,3 +93,20 @@ def test_another_schema_is_described(
     outcome = validate.judge(job(store, history=[history]))
     assert failed(outcome) == ["columns as before"]
     assert check(outcome, "columns as before").sentence == sentence
+
+
+def test_of_a_large_earlier_span_a_uniform_sample_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, first = make_workspace(tmp_path, rows=3 * ROWS)
+    late = change_rows(store, first, "2026-02", _late_prices, tmp_path)
+    monkeypatch.setattr(window, "HISTORY_ROWS", ROWS)
+    monkeypatch.setattr(window, "_JUDGED_ROWS", 90)
+    found = read_earlier(store, [first, late], CONFIG)
+    assert found.rows == len(found.items) == ROWS
+    assert (found.series["price"] == -1.0).sum() == pytest.approx(ROWS // 2, rel=0.2), "not the first or last rows"
+    monkeypatch.setattr(window, "HISTORY_ROWS", 3 * ROWS)
+    assert read_earlier(store, [first, late], CONFIG).rows == 3 * ROWS
+
+
+def _late_prices(rows: pa.Table) -> pa.Table:
+    prices = [-1.0] * (rows.num_rows // 2) + [1.0] * (rows.num_rows - rows.num_rows // 2)
+    return rows.set_column(rows.column_names.index("price"), "price", pa.array(prices))
