@@ -255,11 +255,7 @@ class HeldSpan:
         tables, found = [], 0
         for number in range(len(self._rows_in)):
             table = self._read(ROWS, number)
-            if missing := [name for name in columns if name not in table.column_names]:
-                raise DataError(
-                    f"span {self.ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature, "
-                    f"slice or group; it has {', '.join(self.names(table))}"
-                )
+            self._expect(columns, table)
             if not self._whole:
                 table = table.filter(pa.array(below_share(table[HOLD_PLACE].to_numpy(), self.share)))
             tables.append(table)
@@ -270,6 +266,32 @@ class HeldSpan:
         if found > most:
             table = table.slice(0, _whole_queries(table[QUERY_PLACE].to_numpy(), most))
         return table.sort_by(NUMBER).select(self.names(table))
+
+    def newest(self, columns: Sequence[str], most: int, wanted: Callable[[pa.Table], np.ndarray]) -> pa.Table:
+        """Return the last `most` rows of the span that `wanted` selects, in its order: the core columns, and `columns`.
+
+        Some thousand rows, and the found ones, are in memory at a time.
+
+        Args:
+            wanted: returns bool (rows,) for some rows.
+
+        Raises:
+            DataError: the span lacks one of `columns`.
+        """
+        found: pa.Table | None = None
+        for number in range(len(self._rows_in)):
+            path = open_file(self._store, self._prefix, self._manifest, file_name(ROWS, number))
+            with pq.ParquetFile(path, pre_buffer=False) as file:
+                for batch in file.iter_batches(_AT_ONCE):
+                    rows = pa.Table.from_batches([batch])
+                    self._expect(columns, rows)
+                    if not self._whole:
+                        rows = rows.filter(pa.array(below_share(rows[HOLD_PLACE].to_numpy(), self.share)))
+                    rows = rows.filter(pa.array(wanted(rows)))
+                    rows = rows if found is None else pa.concat_tables([found, rows])
+                    found = rows.sort_by(NUMBER).slice(max(0, rows.num_rows - most))
+        assert found is not None, "a holdout has a file at least"
+        return found.select([*CORE, *dict.fromkeys(columns)])
 
     def pairs(self, places: np.ndarray) -> pa.Table:
         """Return the distinct pairs of some queries in all rows of the span: QUERY_PLACE, ITEM_ID, LABEL, TRAINED_ON.
@@ -299,6 +321,14 @@ class HeldSpan:
         """Return the columns of the span's rows, the core columns first."""
         own = (QUERY_PLACE, HOLD_PLACE, NUMBER)
         return [*CORE, *(name for name in table.column_names if name not in CORE and name not in own)]
+
+    def _expect(self, columns: Sequence[str], table: pa.Table) -> None:
+        """Raise DataError if the span lacks one of the columns."""
+        if missing := [name for name in columns if name not in table.column_names]:
+            raise DataError(
+                f"span {self.ref.span.name}: no column {missing[0]!r}, which the configuration uses as a feature, "
+                f"slice or group; it has {', '.join(self.names(table))}"
+            )
 
     def _read(self, what: str, number: int, columns: list[str] | None = None) -> pa.Table:
         file = open_file(self._store, self._prefix, self._manifest, file_name(what, number))

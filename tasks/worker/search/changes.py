@@ -13,7 +13,6 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.contracts.search import Changes, ListedItem, QueryChange, SharedSearch
-from tasks.data.holdout import read_sides
 from tasks.data.label_columns import pair_mask
 from tasks.data.query_places import hash_queries
 from tasks.data.rows import CONTENT, CORE, ITEM, ITEM_ID, QUERY
@@ -35,9 +34,10 @@ def holdout_queries(store: Store, refs: Sequence[RowsRef], config: Config) -> pa
     left, parts = config.release.queries, [pa.schema(CORE).empty_table()]
     entity = [config.features.entity] if config.features.entity else []
     columns = list(dict.fromkeys([*config.features.query, *entity]))
-    for _, held in read_sides(store, refs, HoldoutRule.of(config.evaluate, refs), columns, newest_first=True):
-        pairs = held.filter(pa.array(np.asarray(pair_mask(held, config.heads), dtype=bool)))
-        parts.insert(1, pairs.slice(max(0, pairs.num_rows - left)))
+    share = HoldoutRule.of(config.evaluate, refs).measured
+    for ref in reversed(refs):
+        held = HeldSpan(store, ref, share)
+        parts.insert(1, held.newest(columns, left, lambda rows: np.asarray(pair_mask(rows, config.heads), dtype=bool)))
         left -= parts[1].num_rows
         if not left:
             break

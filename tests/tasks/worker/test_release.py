@@ -225,7 +225,7 @@ def test_releasing_again_changes_nothing(releases):
 
 def test_every_holdout_query_is_searched_against_every_vector(releases):
     made: Released = releases("both")
-    queries = holdout_queries(made.store, (made.rows,), made.config)
+    queries = holdout_queries(made.store, with_held(made.store, made.config, made.rows), made.config)
     assert made.outcome.queries == queries.num_rows > 0
     model = SentenceTransformer(made.folder, device="cpu", trust_remote_code=True)
     entries = [

@@ -1,9 +1,11 @@
 """The held-out side of a span, against the rows themselves."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 
 from infra.store.directory import DirectoryStore
@@ -17,6 +19,7 @@ from tasks.worker.rows import holdout
 from tasks.worker.rows.holdout import PAIRS, ROWS, TRAINED_ON, HeldSpan, file_name, write_held
 from tests.support.workspace.jobs import change_rows, make_workspace
 
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 RULE = HoldoutRule(group="query_and_item", share=0.4, measured=0.4)
 
 
@@ -87,6 +90,28 @@ def test_files_beyond_a_sample_are_not_read(shop: tuple[DirectoryStore, RowsRef]
     assert again.pairs(lowest).num_rows
     with pytest.raises(CorruptFolder, match=r"rows-04.parquet does"):
         again.rows([], again.count())
+
+
+@pytest.mark.parametrize("share", [RULE.share, RULE.share / 2])
+def test_the_newest_rows_are_the_last_of_the_span_and_its_other_rows_are_not_read(
+    shop: tuple[DirectoryStore, RowsRef],
+    tmp_path: Path,
+    many_files: None,
+    share: float,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    ref = written(shop, tmp_path / "scratch")
+    held = held_rows(shop[0], ref, RULE.model_copy(update={"share": share, "measured": share}))
+    shop[0].delete(ref.prefix)
+    monkeypatch.setattr(holdout, "_AT_ONCE", 7)
+    span = HeldSpan(shop[0], ref, share)
+    assert held.num_rows > 20
+    for most in (1, 20, held.num_rows, 10_000):
+        found = span.newest(["price"], most, lambda rows: np.ones(rows.num_rows, dtype=bool))
+        assert found.equals(held.select(found.column_names).slice(max(0, held.num_rows - most)))
+    dear = held.filter(pc.greater(held["price"], 20.0))
+    found = span.newest(["price"], 3, lambda rows: pc.fill_null(pc.greater(rows["price"], 20.0), False).to_numpy())
+    assert found.equals(dear.select(found.column_names).slice(dear.num_rows - 3))
 
 
 def test_the_pairs_of_queries_are_those_of_all_rows(
