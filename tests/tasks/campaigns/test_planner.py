@@ -236,7 +236,7 @@ def test_a_branch_is_overtaken_when_another_is_adopted(store: DirectoryStore) ->
     plan = plan_of(store, "2022-Q2", "2022-Q2")
     check_not_overtaken(store, plan)
     branches.adopt(store, "main", "other", instead_of="main")
-    with pytest.raises(ConfigError, match=r"now continue other\."):
+    with pytest.raises(ConfigError, match=r"now continue other"):
         check_not_overtaken(store, plan)
 
 
