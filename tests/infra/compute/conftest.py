@@ -1,6 +1,7 @@
 """A workspace, and workers that do what a test wants."""
 
 import dataclasses
+import functools
 
 import pytest
 
@@ -15,13 +16,19 @@ def store(tmp_path) -> DirectoryStore:
     return DirectoryStore(tmp_path / "workspace")
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the stand-ins, the same for all tests of a module, so that they share its warm parents."""
+    yield tmp_path_factory.mktemp("site")
+    local.end_parents()
+
+
 @pytest.fixture
-def stand_in(request, monkeypatch, tmp_path):
+def stand_in(request, monkeypatch, site):
     """Run `body` in workers that are forked, or with the mark `both_ways` also in processes of their own."""
     if getattr(request, "param", "forked") != "forked":
         monkeypatch.setattr(Stage.health, "traits", dataclasses.replace(Stage.health.traits, libraries=None))
-    yield lambda body: replace_health(monkeypatch, tmp_path / "site", body)
-    local.end_parents()
+    return functools.partial(replace_health, monkeypatch, site)
 
 
 @pytest.fixture

