@@ -34,6 +34,7 @@ from infra.prefect_server import Server
 from infra.store import base
 from tasks.foundation.process import collect_rarely
 from tests.support.cloud.s3 import S3Server
+from tests.support.pages.golden import Golden
 from tests.support.processes.prefect_server import PrefectServer
 
 collect_rarely()
@@ -79,6 +80,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def write_golden(request: pytest.FixtureRequest) -> bool:
     """Whether to write the golden values instead of comparing with them."""
     return bool(request.config.getoption("write_golden", default=False))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest, write_golden: bool, tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    """Compares what people read with the texts on record, beside the test."""
+    path = request.path.parent / "golden" / f"{request.path.stem}.txt"
+    return Golden(path, request.node.name, tmp_path_factory.getbasetemp(), write_golden)
 
 
 @pytest.fixture(scope="session")

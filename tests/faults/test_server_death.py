@@ -76,7 +76,7 @@ def test_a_server_of_this_machine_is_started_again_and_the_run_goes_on(tmp_path:
     os.killpg(server.pid, signal.SIGKILL)
     code, said, _ = run.end()
     assert code == 0, said
-    assert "does not answer; waiting for it" in said
+    assert "waiting for it" in said
     assert "answers again" in said
     assert releases.numbers(run.store) == [1]
     again = prefect_server.running(home)
@@ -95,7 +95,7 @@ def test_a_server_elsewhere_that_stays_away_ends_the_run_within_two_minutes(
     code, said, seconds = run.end()
     assert code == POLICIES[FailureClass.SERVER].exit_code, said
     assert seconds < MOST_SECONDS
-    assert said.count("SERVER: the Prefect server at") == 1
+    assert said.count("SERVER: ") == 1
     assert "run the same command" in said
     if how is signal.SIGSTOP:
         os.killpg(server.pid, signal.SIGCONT)

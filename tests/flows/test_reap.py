@@ -161,7 +161,7 @@ def test_a_job_with_an_unreadable_lease_does_not_stop_the_others(
     found = reaped(store, 0.0)
     assert found[good].action == "ended"
     assert found[bad].action == "failed"
-    assert "attempt-1/waiter.json is not a valid lease" in found[bad].why
+    assert "attempt-1/waiter.json" in found[bad].why
 
 
 def test_the_hook_of_a_cancelled_flow_run_ends_its_jobs_and_no_others(

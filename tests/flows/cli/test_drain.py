@@ -39,7 +39,7 @@ def as_its_client(prefect: PrefectServer) -> dict[str, str]:
 def test_no_run_starts_while_the_present_ones_are_waited_for(prefect: PrefectServer) -> None:
     with prefect.in_use(), get_client(sync_client=True) as client:
         none = drain(prefect)
-        assert (none.code, "has no work pool millrace" in none.err) == (78, True)
+        assert (none.code, "work pool millrace" in none.err) == (78, True)
 
         work_pool.make_pool(client, POOL)
         made: Any = work.to_deployment(name="shop-work", work_pool_name=POOL)
@@ -53,7 +53,7 @@ def test_no_run_starts_while_the_present_ones_are_waited_for(prefect: PrefectSer
         with subprocess.Popen(words, env=as_its_client(prefect), stdout=PIPE, stderr=PIPE, text=True) as command:
             assert command.stderr is not None
             waits = next((line for line in command.stderr if line.startswith("waits for busy;")), "")
-            assert f"prefect flow-run cancel ID ({busy.id})" in waits
+            assert f"cancel ID ({busy.id})" in waits
             assert client.read_work_pool(POOL).is_paused
             assert client.get_scheduled_flow_runs_for_work_pool(POOL) == []
             assert command.poll() is None, "a run is still active"

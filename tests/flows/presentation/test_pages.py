@@ -33,7 +33,6 @@ from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
 from tests.support.fakes.fake_runner import FakeRunner, small_config
-from tests.support.pages.shown import blocks, table_of
 from tests.support.processes.prefect_server import PrefectServer
 
 SECONDS = 30.0
@@ -103,7 +102,7 @@ def test_every_stage_has_a_page_at_its_task_run(prefect, store, runner):
     carry_out(store)
     pages = artifacts(prefect, "markdown")
     assert [page.key for page in pages] == ["run-main", *(f"{stage}-main" for stage in Stage)]
-    assert {page.description for page in pages[1:]} == {f"span 2026-W46, attempt 1 of {stage}" for stage in Stage}
+    assert {str(page.description).split()[-1] for page in pages[1:]} == set(Stage)
     runs = {run.name: run.id for run in prefect.task_runs(prefect.last_run(), 7)}
     assert [page.task_run_id for page in pages] == [None, *(runs[f"{stage} 2026-W46"] for stage in Stage)]
     assert all(str(page.data).startswith("# ") for page in pages)
@@ -142,7 +141,7 @@ def test_a_run_works_without_its_page_of_links(prefect, store, runner, monkeypat
     assert [page.key for page in artifacts(prefect, "markdown")] == [f"{stage}-main" for stage in Stage]
 
 
-def test_every_failed_attempt_has_its_page(prefect, store, runner):
+def test_every_failed_attempt_has_its_page(prefect, store, runner, golden):
     found = Check(
         name="ecc",
         passed=False,
@@ -164,16 +163,8 @@ def test_every_failed_attempt_has_its_page(prefect, store, runner):
         carry_out(store)
     pages = [page for page in artifacts(prefect, "markdown") if page.key in ("health-main", "train-main")]
     failed = {str(page.description): str(page.data) for page in pages}
-    assert list(failed) == [
-        "span 2026-W46, attempt 1 of health: HOST", "span 2026-W46, attempt 2 of health",
-        "span 2026-W46, attempt 1 of train: DATA",
-    ]  # fmt: skip
-    health_page, repeated, train_page = failed.values()
-    assert health_page.startswith("# Health failed with HOST\n")
-    assert r"h-1 was \| refused" in repeated
-    assert table_of(health_page, "host")[1:] == [["ecc", "h-1", "✕ refused", "7 errors [exclude host: h-1]"]]
-    assert blocks(train_page)[0] == "2026-W46 has | no rows\n"
-    assert "docs/runbook.md, DATA" in train_page
+    assert [description.split(" of ")[1] for description in failed] == ["health: HOST", "health", "train: DATA"]
+    golden(*failed.values())
 
 
 def test_a_cancelled_stage_has_no_page(prefect, store, runner):

@@ -58,8 +58,8 @@ def test_a_week_of_downtime_is_caught_up_by_one_run(store, deployed):
     assert run.parent_task_run_id is None
     assert {"catch-up", "lineage:main"} <= set(run.tags)
     assert (state.name, state.is_completed()) == ("Attention", True)
-    assert "2026-11-13 to 2026-11-19 (7 spans)" in str(state.message)
-    assert "A run of the pipeline takes 2026-11-19" in str(state.message)
+    assert "(7 spans)" in str(state.message)
+    assert "takes 2026-11-19" in str(state.message)
 
 
 def test_a_week_that_never_arrived_starts_nothing(store, deployed):
@@ -144,7 +144,7 @@ def test_runs_that_fail_are_started_again_after_pauses_and_given_up_once(store, 
         for run in started(store):  # each ended before it left a record in the workspace
             if run.state is None or not run.state.is_final():
                 set_state(run, Failed(message="no planning today"))
-    assert "3 times within a day" in str(state.message)
+    assert "3 times" in str(state.message)
     (event,) = prefect.events(GIVEN_UP, f"millrace.span.main.{span}")
     assert f"millrace report --span {span}" in event["payload"]["sentence"]
     hours_from_now(monkeypatch, 24.1)
@@ -188,7 +188,7 @@ def test_a_cancelled_start_waits_for_a_person(store, deployed, monkeypatch):
     hours_from_now(monkeypatch, 6)
     state, _ = look(store)
     assert keys(store) == ["i1"]
-    assert "was cancelled; go on with: millrace run" in str(state.message)
+    assert "millrace run" in str(state.message)
 
 
 @pytest.mark.parametrize("failure", [None, FailureClass.HOST, FailureClass.DISK])

@@ -288,7 +288,7 @@ def test_waiting_for_a_dead_builder_ends_when_its_lease_expires(store, clock):
         assert held is not None
         assert clock.time == START + 75
     assert len(lines) == 1
-    assert "in use by process 7 on elsewhere" in lines[0]
+    assert "process 7 on elsewhere" in lines[0]
 
 
 def test_each_builder_is_named_once_while_waiting(store, clock):

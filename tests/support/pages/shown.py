@@ -12,6 +12,7 @@ from markdown_it.token import Token
 from flows.presentation.model import Cell, Section
 
 _EMPTY = {"meta", "link", "img", "br", "hr", "input"}
+_LINES = {"p", "h1", "h2", "h3", "h4", "tr", "li", "dt", "figcaption", "summary", "caption", "pre", "div", "section"}
 
 
 class Tag(NamedTuple):
@@ -37,6 +38,12 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
     @property
+    def lines(self) -> str:
+        """The text with a line for each paragraph, heading and row of a table."""
+        lines = (" ".join(line.split()) for line in " ".join(self.words).split("\n"))
+        return "\n".join(line for line in lines if line)
+
+    @property
     def ids(self) -> list[str]:
         return [tag.attributes["id"] for tag in self.tags if "id" in tag.attributes]
 
@@ -55,6 +62,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(Tag(tag, {name: value or "" for name, value in attrs}))
+        if tag in _LINES:
+            self.words.append("\n")
         if tag == "tr":
             self.rows.append([])
         elif tag in ("td", "th"):
@@ -70,7 +79,7 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._open[-1:] == ["style"]:
             return
-        self.words.append(data)
+        self.words.append(data.replace("\n", " "))
         if {"td", "th"} & set(self._open):
             self.rows[-1][-1] = f"{self.rows[-1][-1]} {data}".strip()
             self.rows[-1][-1] = " ".join(self.rows[-1][-1].split())
@@ -140,3 +149,18 @@ def commands(section: Section) -> list[str]:
 
 def shown_in_sections(cell: Cell) -> str:
     return f"{cell.sign} {cell.text or cell.key}".lstrip()
+
+
+def written(section: Section, parts: bool = True) -> str:
+    """All that people read of a section, and of its parts; a row of a table is a line."""
+    lines = [f"# {section.title}", *section.lines, *([section.quote] if section.quote else [])]
+    for figure in section.figures:
+        lines += [f"[{figure.title}] {figure.caption}", figure.alt]
+    for table in section.tables:
+        names = " | ".join(column.name for column in table.columns)
+        rows = (" | ".join(shown_in_sections(cell).replace("\n", "; ") for cell in each) for each in table.rows)
+        lines += ["", *([table.caption] if table.caption else []), *([] if table.facts else [names]), *rows]
+    for command in section.commands:
+        lines += ["", command.does, *(f"    {line}" for line in command.lines)]
+    lines += [f"{name}: {key}" for name, key in section.files]
+    return "\n".join([*lines, *(f"\n{written(each)}" for each in section.parts if parts)])

@@ -28,6 +28,7 @@ from tasks.planning.next_run import plan_run
 from tasks.runs import branches, lineage, releases
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
+from tests.support.pages.golden import Golden
 from tests.support.workspace.backfills import fake_workers, run_spans
 
 QUARTERS = [f"{year}-Q{quarter}" for year in (2021, 2022) for quarter in (1, 2, 3, 4)]
@@ -82,11 +83,11 @@ def train_branch(store: DirectoryStore, plan: BackfillPlan, spans: int | None = 
         carry_out(run_of(store, plan, span))
 
 
-def test_nothing_is_left_to_do_if_all_is_done(store: DirectoryStore) -> None:
+def test_nothing_is_left_to_do_if_all_is_done(store: DirectoryStore, golden: Golden) -> None:
     plan = plan_of(store, "2021-Q2", "2022-Q1")
     assert plan.to_do == ()
     assert (plan.branch, plan.base, plan.expected_seconds) == (None, None, 0.0)
-    assert {span.why for span in plan.spans} == {"as it was trained before"}
+    golden({span.why for span in plan.spans})
     assert "Nothing to do" in plan.sentences[0]
 
 
@@ -106,15 +107,11 @@ def test_spans_that_were_never_trained_are_trained_on_a_branch_from_the_head(sto
     assert plan.invalidated == ()
 
 
-def test_a_corrected_span_and_all_later_spans_are_trained_again(store: DirectoryStore) -> None:
+def test_a_corrected_span_and_all_later_spans_are_trained_again(store: DirectoryStore, golden: Golden) -> None:
     ingest(store, "2021-Q3", version=2)
     plan = plan_of(store, "2021-Q1", "2022-Q1")
     assert left(plan) == {"2021-Q1": "", "2021-Q2": "", "2021-Q3": "tei", "2021-Q4": "tei", "2022-Q1": "teir"}
-    assert [span.why for span in plan.spans[2:]] == [
-        "corrected: 2021-Q3 v1 -> v2",
-        "follows 2021-Q3, which is trained again",
-        "follows 2021-Q3, which is trained again",
-    ]
+    golden(f"{span.span.name}: {span.why}" for span in plan.spans)
     assert plan.base is not None
     assert plan.base.prefix == "lineages/main/step-00000020"
     assert plan.spans[2].span == SpanRef(name="2021-Q3", version=2)
@@ -131,18 +128,20 @@ def test_spans_after_the_range_are_named(store: DirectoryStore) -> None:
 
 def test_spans_are_trained_again_from_the_first_with_other_settings(store: DirectoryStore) -> None:
     plan = plan_of(store, "2021-Q4", "2022-Q1", "train.epochs=3", "cost.dollars_per_worker_hour=7")
-    assert plan.spans[0].why == "settings changed: train.epochs (1 then, 3 now)"
+    assert "train.epochs (1 then, 3 now)" in plan.spans[0].why
     assert plan.base is not None
     assert plan.base.step == 30
     assert plan_of(store, "2021-Q4", "2022-Q1", "cost.dollars_per_worker_hour=7").branch is None
 
 
-def test_a_span_that_arrived_late_is_trained_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_span_that_arrived_late_is_trained_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     store = lineage_of(tmp_path, monkeypatch, "2021-Q1", "2021-Q3")
     ingest(store, "2021-Q2")
     plan = plan_of(store, "2021-Q2", "2021-Q3")
     assert left(plan) == {"2021-Q2": "tei", "2021-Q3": "teir"}
-    assert plan.spans[0].why == "arrived after later spans were trained"
+    golden(plan.spans[0].why)
     assert plan.base is not None
     assert plan.base.step == 10
 
@@ -154,7 +153,7 @@ def test_a_new_lineage_starts_with_all_earlier_spans(tmp_path: Path) -> None:
     windows = [[span.name for span in one.window] for one in plan.spans]
     assert windows == [["2021-Q1", "2021-Q2"], ["2021-Q3"], ["2021-Q4"]]
     assert plan.base is None
-    assert plan.spans[0].why == "not trained yet; together with 2021-Q1 in one run"
+    assert "2021-Q1" in plan.spans[0].why
     assert plan.expected_seconds is None
     assert "not known" in plan.sentences[1]
 
@@ -170,7 +169,7 @@ def test_the_spans_of_a_lineages_first_run_stay_together(tmp_path: Path, monkeyp
     windows = [[f"{span.name} v{span.version}" for span in one.window] for one in plan.spans]
     assert windows == [["2021-Q1 v1", "2021-Q2 v2", "2021-Q3 v1"], ["2021-Q4 v1"]]
     assert plan.base is None
-    assert plan.spans[0].why.startswith("corrected: 2021-Q2 v1 -> v2; together with 2021-Q1, 2021-Q2")
+    assert "2021-Q2 v1 -> v2" in plan.spans[0].why
     with pytest.raises(ConfigError, match=r"2021-Q1 .* --to 2021-Q3"):
         plan_of(store, "2021-Q1", "2021-Q2")
 
@@ -240,13 +239,13 @@ def test_a_branch_is_overtaken_when_another_is_adopted(store: DirectoryStore) ->
         check_not_overtaken(store, plan)
 
 
-def test_expected_seconds_come_from_the_ledger_and_depend_on_parallel(store: DirectoryStore) -> None:
+def test_expected_seconds_come_from_the_ledger_and_depend_on_parallel(store: DirectoryStore, golden: Golden) -> None:
     one, four = (plan_of(store, "2022-Q2", "2022-Q4", parallel=parallel) for parallel in (1, 4))
     stage = 9.75  # seconds of each attempt of the fake workers
     assert [span.expected_seconds for span in one.spans] == [6 * stage, 6 * stage, 7 * stage]
     assert one.expected_seconds == four.expected_seconds == 3 * 4 * stage + 2 * stage + stage
     assert one.attempts_seen == 5
-    assert one.sentences[1].startswith("Expected: 2 min 26 s, with up to 1 spans")
+    golden(one.sentences)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +347,7 @@ def test_a_backfill_does_not_start_from_a_rejected_model(store: DirectoryStore, 
         plan = plan_of(store, first, "2022-Q4")
         assert plan.base == accepted[0]
         assert [[span.name for span in one.window] for one in plan.spans] == [["2022-Q2", "2022-Q3"], ["2022-Q4"]]
-        assert plan.spans[0].why == "not trained yet; with 2022-Q2, whose model was rejected"
+        assert "2022-Q2" in plan.spans[0].why
     challenger = plan_of(store, "2022-Q3", "2022-Q4", "train.after_rejection=challenger")
     assert [len(one.window) for one in challenger.spans] == [1, 1]
 
@@ -359,7 +358,7 @@ def test_a_corrected_span_of_a_rejected_model_is_trained_alone(store: DirectoryS
     ingest(store, "2022-Q2", version=2)
     plan = plan_of(store, "2022-Q2", "2022-Q2")
     assert [(span.name, span.version) for span in plan.spans[0].window] == [("2022-Q2", 2)]
-    assert plan.spans[0].why == "corrected: 2022-Q2 v1 -> v2"
+    assert "2022-Q2 v1 -> v2" in plan.spans[0].why
 
 
 def test_spans_that_were_trained_together_after_a_rejection_stay_together(
@@ -368,7 +367,7 @@ def test_spans_that_were_trained_together_after_a_rejection_stay_together(
     rejected_after(store, runner, "2022-Q2")
     run_spans(store, "2022-Q3", "2022-Q4")
     done = plan_of(store, "2022-Q2", "2022-Q4")
-    assert (done.to_do, done.spans[0].why) == ((), "as it was trained before; together with 2022-Q2 in one run")
+    assert (done.to_do, "2022-Q2" in done.spans[0].why) == ((), True)
     ingest(store, "2022-Q3", version=2)
     plan = plan_of(store, "2022-Q3", "2022-Q4")
     assert [[f"{ref.name} v{ref.version}" for ref in one.window] for one in plan.spans] == [

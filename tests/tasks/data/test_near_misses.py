@@ -66,9 +66,7 @@ def test_look_shows_a_file_with_lines_that_can_not_be_read(tmp_path: Path) -> No
     source.write_bytes(b"\n".join([*lines[:3], b"2026-09-02,caf\xe9,x,P1", *lines[3:], b"2026-09-30,a,b,c,d", b""]))
     facts = look(source, ROWS, LookOptions())
     assert (facts.rows, facts.unreadable) == (25, 2)
-    assert [each.text.split(";")[0] for each in facts.problems if each.kind == "unreadable"] == [
-        f"2 lines can't be read, the first: {source}, row 3: byte 0xe9 is not valid UTF-8"
-    ]
+    assert [f"{source}, row 3" in each.text for each in facts.problems if each.kind == "unreadable"] == [True]
     words = facts.command.split()
     assert "--set-aside" in words
     aside = tmp_path / "aside"

@@ -131,38 +131,32 @@ def test_models_with_few_items_in_common_are_compared_on_the_corpus(store, items
     pair = pair_of(store, a, b)
     assert {each.difference for each in pair.metrics if each.metric == "recall@10"} == {difference}
     few = [note for note in pair.notes if "they have few in common" in note]
-    assert (pair.items, len(few)) == (
-        (f"among the {items} items that both hold, {items} % of the catalogue", 0) if difference
-        else ("among 100 items", 1)
-    )  # fmt: skip
+    assert (f"{items} %" in pair.items, len(few)) == (difference, 0 if difference else 1)
 
 
-def test_runs_apart_are_compared_on_the_rows_that_both_hold_out(store):
+def test_runs_apart_are_compared_on_the_rows_that_both_hold_out(store, golden):
     a = evaluated(store, 0, {Role.challenger: [1] * 30 + [50] * 30}, {Role.challenger: "old"})
     b = evaluated(store, 1, {Role.challenger: BAD}, {Role.challenger: "new"}, first_row=20, items=120)
     pair = pair_of(store, a, b)
     assert (pair.measured_in, pair.rows, pair.rows_a, pair.rows_b) == (None, 40, 60, 60)
     recall = next(each for each in pair.metrics if each.queries == "all")
     assert (recall.rows, recall.a, recall.b) == (40, 0.25, 0.0)
-    assert "A ranks each row's item among 100 items, B among 120 of another catalogue" in pair.notes[0]
+    golden(pair.notes)
 
 
-def test_runs_without_a_common_row_are_not_compared(store):
+def test_runs_without_a_common_row_are_not_compared(store, golden):
     a = evaluated(store, 0, {Role.challenger: GOOD}, {Role.challenger: "old"})
     b = evaluated(store, 1, {Role.challenger: BAD}, {Role.challenger: "new"}, first_row=900)
     pair = pair_of(store, a, b)
     assert (pair.rows, pair.metrics) == (0, ())
-    assert pair.notes == (
-        "A and B hold out no row in common: 60 rows of 2026-W01 and 60 rows of 2026-W01. Their metrics are of other "
-        "rows and can't be compared.",
-    )
+    golden(pair.notes)
 
 
 def test_a_run_without_an_evaluation_is_named(store):
     a = evaluated(store, 0, {Role.challenger: GOOD}, {Role.challenger: "old"})
     stopped = read_run(Snapshot(store), write_run(store, 1, "Failed"))
     (note,) = pair_of(store, a, stopped).notes
-    assert note.startswith(f"B, run {stopped.run_key} over 2026-W02, has no evaluation")
+    assert stopped.run_key in note
 
 
 def test_a_metric_that_one_run_lacks_is_named_and_left_out(store):
@@ -170,14 +164,14 @@ def test_a_metric_that_one_run_lacks_is_named_and_left_out(store):
     b = evaluated(store, 1, {Role.challenger: BAD}, {Role.challenger: "new"})
     pair = pair_of(store, a, b)
     assert list(dict.fromkeys(each.metric for each in pair.metrics)) == ["recall@10", "mrr@10"]
-    assert "B gives no recall@1, so these are not compared." in pair.notes
+    assert any("recall@1," in note for note in pair.notes)
 
 
-def test_equal_models_are_neither_better_nor_worse(store):
+def test_equal_models_are_neither_better_nor_worse(store, golden):
     a = evaluated(store, 0, {Role.challenger: GOOD}, {Role.challenger: "old"})
     pair = pair_of(store, a, a)
     assert {each.answer for each in pair.metrics} == {"undecided"}
-    assert pair.notes == ("A and B are the same model, old.",)
+    golden(pair.notes)
     assert pair.wins == pair.losses == ()
 
 

@@ -35,24 +35,23 @@ def compared(
     return compare(store, "main", side("cpu", answers=keys[0]), side("xla", right, losses, keys[1]))
 
 
-def test_the_same_answers_agree(store):
+def test_the_same_answers_agree(store, golden):
     report = compared(store)
     assert (report.state, report.finding) == ("Agreed", Finding.equal)
     assert [one.same_answers for one in report.qualities] == [True, True]
     assert report.largest.relative_difference == 0
-    assert report.sentence.startswith("cpu and xla agree on span 2021-Q2: ")
+    golden(report.sentence)
     assert [(p.step, p.metric) for p in report.points] == [(s, m) for s in (0, 20, 40) for m in ("recall@10", "auc")]
     assert len(report.losses) == 16
 
 
-def test_one_metric_that_differs_is_no_agreement_and_says_where(store):
+def test_one_metric_that_differs_is_no_agreement_and_says_where(store, golden):
     worse = np.where(np.arange(2000) < 800, 1, 20)
     report = compared(store, changed(CURVE, 40, "recall@10", 0.4), ranks=worse)
     assert (report.state, report.finding) == ("Rejected", Finding.different)
     assert [one.finding for one in report.qualities] == [Finding.different, Finding.equal]
     assert "do not agree" in report.sentence
-    assert "recall@10 differs by more than 0.1 %" in report.sentence
-    assert "20 % (recall@10 at step 40)" in report.sentence
+    golden(report.sentence)
 
 
 def test_a_few_other_answers_decide_nothing_and_the_rows_that_would_are_named(store):
@@ -66,7 +65,7 @@ def test_a_few_other_answers_decide_nothing_and_the_rows_that_would_are_named(st
     assert recall.rows == 2000
     assert recall.rows_needed is not None
     assert recall.rows_needed > 20_000
-    assert f"about {recall.rows_needed:,} rows would be needed" in report.sentence
+    assert f"{recall.rows_needed:,} rows" in report.sentence
 
 
 def test_without_answers_to_rows_one_seed_decides_nothing(store):

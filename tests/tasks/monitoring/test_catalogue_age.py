@@ -36,10 +36,10 @@ def test_a_release_that_lacks_nothing_is_complete(store, released):
     found = age(store)
     assert (found.items, found.waiting, found.coverage, found.complete_until) == (30, (), 1.0, None)
     assert found.hours(dt.datetime.max.replace(tzinfo=dt.UTC)) == 0.0
-    assert look(store, ARRIVED).sentence.endswith("old; all 30 items have a vector.")
+    assert "all 30 items" in look(store, ARRIVED).sentence
 
 
-def test_a_feed_waits_from_its_arrival_until_a_refresh(store, released):
+def test_a_feed_waits_from_its_arrival_until_a_refresh(store, released, golden):
     ingest_feed(store, "2021-11", at="2021-12-01T07:30:00+00:00")
     ingest_feed(store, "2021-10", at=ARRIVED)
     found = age(store)
@@ -48,7 +48,7 @@ def test_a_feed_waits_from_its_arrival_until_a_refresh(store, released):
         WaitingSource(source="items/2021-11/v1", records=3, since="2021-12-01T07:30:00+00:00"),
     )
     assert found.complete_until == ARRIVED
-    assert found.sentence == "all 30 items have a vector, 2 sources with 6 records not in it yet"
+    golden(found.sentence)
     refreshed(store)
     assert age(store).waiting == ()
 
@@ -60,7 +60,7 @@ def test_items_that_wait_beyond_the_target_are_urgent(store, released):
     late = look(store, "2021-12-01T09:01:00+00:00")
     (problem,) = late.urgent
     assert problem.kind == "catalogue stale"
-    assert "items that have waited 3 h: items/2021-11/v1; the target is 3 h" in problem.sentence
+    assert "3 h: items/2021-11/v1" in problem.sentence
     assert problem.way_out.endswith("millrace refresh")
     assert not late.stale, "the data of the model is another age"
 
@@ -74,9 +74,9 @@ def test_rows_of_a_rejected_run_wait_since_they_were_trained_on(store, runner):
     assert age(store).waiting == (WaitingSource(source=rows.prefix, records=rows.rows, since=trained),)
 
 
-def test_items_without_a_vector_are_not_covered(store, released):
+def test_items_without_a_vector_are_not_covered(store, released, golden):
     current = releases.current(store)
     assert current is not None
     found = catalogue_age(Snapshot(store), current.model_copy(update={"vectors": 2999, "bad": 1}))
     assert found.coverage == pytest.approx(2999 / 3000)
-    assert found.sentence == "99.97 % of 3,000 items have a vector, 1 without one, for reasons in its infer quarantine"
+    golden(found.sentence)

@@ -64,14 +64,14 @@ def running(store, runner: FakeRunner, config) -> RunPlan:
         ("2026-11-13T09:30:00+00:00", "late", "2026-11-13T09:31:08+00:00"),
     ],
 )
-def test_the_expected_end_follows_from_the_stages_left(store, config, running, at, standing, expected):
+def test_the_expected_end_follows_from_the_stages_left(store, config, running, at, standing, expected, golden):
     with locked(store):
         report = look(store, config, at)
     (clock,) = report.clocks
     assert (clock.standing, clock.expected_end, clock.lost) == (standing, expected, False)
     if standing == "late":
         late = problem(report, "late")
-        assert "deadline of 2026-11-13 09:00 UTC; it should end at 2026-11-13 09:31" in late.sentence
+        golden(late.sentence)
         assert late.way_out.endswith("http://ui/runs/flow-run/1")
 
 
@@ -112,7 +112,7 @@ def test_without_earlier_runs_the_invocation_gives_the_expected_end(store, runne
 def test_a_lost_run_is_late_too_once_its_deadline_is_past(store, config, running):
     report = look(store, config, "2026-11-13T09:30:00+00:00")
     assert [(clock.standing, clock.lost) for clock in report.clocks] == [("late", True)]
-    assert "was lost: its process is gone" in problem(report, "late").sentence
+    assert "was lost" in problem(report, "late").sentence
 
 
 @pytest.mark.parametrize(("at", "count"), [("2026-11-14T09:00:00+00:00", 1), ("2026-11-14T10:00:00+00:00", 0)])

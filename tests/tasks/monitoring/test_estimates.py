@@ -121,7 +121,7 @@ def test_runs_that_trained_other_sides_are_no_measure_unless_there_are_no_others
 def test_a_training_elsewhere_tells_nothing_and_a_check_elsewhere_a_little() -> None:
     there = ("compute=batch", "batch.accelerator_instance=trn1.32xlarge")
     train = estimate(record(1, 90), settings=there)
-    assert (train.seconds, train.source) == (None, "no attempt of train on trn1.32xlarge is on record")
+    assert (train.seconds, "train on trn1.32xlarge" in train.source) == (None, True)
     health = estimate(record(1, 90, stage=Stage.health), stage=Stage.health, settings=there)
     assert (health.seconds, health.basis) == (90.0, "assumed")
 

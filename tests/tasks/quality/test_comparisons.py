@@ -14,6 +14,7 @@ from tasks.quality.comparisons import Measured
 from tasks.quality.row_results import RowResults
 from tasks.quality.verdicts import judge
 from tests.support.measures.results import row_results
+from tests.support.pages.golden import Golden
 
 CHALLENGER, CHAMPION = Role.challenger, Role.champion
 HIT, MISS = 1, 11
@@ -38,16 +39,15 @@ def parts(count: int, hits: dict[str, tuple[int, int]]) -> tuple[dict[Role, list
     return ranks, [part for part in hits for _ in range(count)]
 
 
-def test_a_slice_is_judged_by_its_own_rows_against_the_champion_on_the_same() -> None:
+def test_a_slice_is_judged_by_its_own_rows_against_the_champion_on_the_same(golden: Golden) -> None:
     ranks, locale = parts(10, {"de": (4, 8), "en": (9, 5)})
     whole, german = verdicts(row_results(ranks, locale=locale), gate(), gate(slice="locale=de"))
     assert (whole.answer, whole.value, whole.baseline, whole.where) == ("pass", 0.65, 0.65, "")
     assert (german.answer, german.value, german.baseline, german.where) == ("fail", 0.4, 0.8, "locale=de")
-    assert german.sentence.startswith("recall@10 of locale=de 0.4000 is 0.4000 below the champion's 0.8000;")
-    assert german.over == "10 holdout rows among 50 items"
+    golden(german.sentence, german.over)
 
 
-def test_each_value_with_enough_rows_is_judged_and_one_without_rows_can_not_tell() -> None:
+def test_each_value_with_enough_rows_is_judged_and_one_without_rows_can_not_tell(golden: Golden) -> None:
     ranks, locale = parts(6, {"de": (3, 3), "en": (5, 5)})
     ranks = {role: [*values, HIT] for role, values in ranks.items()}
     rows = row_results(ranks, locale=[*locale, "fr"])
@@ -59,7 +59,7 @@ def test_each_value_with_enough_rows_is_judged_and_one_without_rows_can_not_tell
     ]
     (none,) = verdicts(rows, gate(slice="locale"), min_slice_rows=50)
     assert none.answer is None
-    assert "no locale has 50 rows" in none.sentence
+    golden(none.sentence)
 
 
 def halves(unseen: tuple[int, int], seen: tuple[int, int], count: int = 200) -> RowResults:
@@ -68,7 +68,7 @@ def halves(unseen: tuple[int, int], seen: tuple[int, int], count: int = 200) -> 
     return row_results(ranks, unseen=[each == "unseen" for each in part])
 
 
-def test_the_worse_of_unseen_and_seen_queries_decides() -> None:
+def test_the_worse_of_unseen_and_seen_queries_decides(golden: Golden) -> None:
     rows = halves(unseen=(100, 140), seen=(198, 140))
     whole, *apart = verdicts(rows, gate(confidence=0.95), gate(queries="each", confidence=0.95))
     assert whole.answer == "pass", "over all queries the model is better"
@@ -77,8 +77,7 @@ def test_the_worse_of_unseen_and_seen_queries_decides() -> None:
         ("seen queries", "pass", 200),
     ]
     assert refused(apart)
-    assert apart[0].sentence.startswith("recall@10 of unseen queries 0.5000 is 0.2000 below the champion's 0.7000;")
-    assert whole.sentence.startswith("recall@10 of all held-out queries 0.7450 is 0.0450 above")
+    golden(apart[0].sentence, whole.sentence)
     (alone,) = verdicts(rows, gate(queries="unseen", confidence=0.95))
     assert (alone.where, alone.answer) == ("unseen queries", "fail")
 
@@ -95,12 +94,12 @@ def test_queries_are_judged_within_a_slice_of_enough_rows() -> None:
     ]
 
 
-def test_a_part_of_the_queries_without_rows_is_undecided_unless_the_rule_makes_none() -> None:
+def test_a_part_of_the_queries_without_rows_is_undecided_unless_the_rule_makes_none(golden: Golden) -> None:
     ranks, _ = parts(10, {"all": (8, 8)})
     rows = row_results(ranks, unseen=[True] * 10)
     found = verdicts(rows, gate(queries="each", undecided="refuse"))
     assert [(v.where, v.answer) for v in found] == [("unseen queries", "pass"), ("seen queries", "undecided")]
-    assert "no row of seen queries to judge" in found[1].sentence
+    golden(found[1].sentence)
     (alone,) = verdicts(rows, gate(queries="each", undecided="refuse"), unseen_alone=True)
     assert (alone.where, alone.answer) == ("unseen queries", "pass")
 
@@ -110,7 +109,7 @@ def test_a_column_that_the_rows_lack_is_an_error_that_names_those_they_have() ->
         verdicts(row_results({CHALLENGER: [1], CHAMPION: [1]}, locale=["de"]), gate(slice="country"))
 
 
-def test_a_gate_by_width_takes_the_ranks_by_the_first_numbers() -> None:
+def test_a_gate_by_width_takes_the_ranks_by_the_first_numbers(golden: Golden) -> None:
     ranks, locale = parts(10, {"de": (8, 8), "en": (8, 8)})
     narrow, _ = parts(10, {"de": (2, 6), "en": (7, 6)})
     rows = dataclasses.replace(
@@ -119,18 +118,17 @@ def test_a_gate_by_width_takes_the_ranks_by_the_first_numbers() -> None:
     whole, all_of_it, german = verdicts(rows, gate(), gate(width=64), gate(width=64, slice="locale=de", confidence=0.9))
     assert (whole.value, whole.answer, whole.where) == (0.8, "pass", "")
     assert (all_of_it.value, all_of_it.baseline, all_of_it.where) == (0.45, 0.6, "the first 64 numbers")
-    assert (german.value, german.answer, german.where) == (0.2, "fail", "the first 64 numbers, locale=de")
-    assert german.sentence.startswith("recall@10 of the first 64 numbers, locale=de 0.2000 is 0.4000 below")
+    assert (german.value, german.answer) == (0.2, "fail")
+    golden(german.where, german.sentence)
 
 
-def test_a_gate_by_a_width_that_was_not_measured_does_not_apply() -> None:
+def test_a_gate_by_a_width_that_was_not_measured_does_not_apply(golden: Golden) -> None:
     ranks, _ = parts(10, {"": (8, 8)})
     rows = dataclasses.replace(row_results(ranks), narrow_ranks={64: {CHALLENGER: np.array(ranks[CHALLENGER])}})
     other, no_champion = verdicts(rows, gate(width=32), gate(width=64))
     assert (other.answer, other.value) == (None, None)
-    assert "recall@10 of the first 32 numbers; the evaluation did not measure them" in other.sentence
     assert no_champion.answer is None
-    assert "the champion was not measured by the first 64 numbers" in no_champion.sentence
+    golden(other.sentence, no_champion.sentence)
 
 
 def test_spans_are_judged_by_name_and_forgetting_shows() -> None:
@@ -143,12 +141,11 @@ def test_spans_are_judged_by_name_and_forgetting_shows() -> None:
     assert (old.where, old.value) == ("span 2026-01", 0.2)
 
 
-def test_the_golden_set_is_judged_alone_and_counts_nowhere_else() -> None:
+def test_the_golden_set_is_judged_alone_and_counts_nowhere_else(golden: Golden) -> None:
     ranks, span = parts(4, {GOLDEN: (0, 4), "2026-01": (4, 4)})
     whole, golden = verdicts(row_results(ranks, span=span), gate(), gate(rows="golden"))
     assert (whole.answer, whole.rows, whole.value) == ("pass", 4, 1.0)
     assert (golden.answer, golden.rows, golden.value, golden.where) == ("fail", 4, 0.0, "the golden set")
-    assert golden.over == "4 rows among 50 items"
 
 
 @pytest.mark.parametrize(("threshold", "answer"), [(-0.25, "pass"), (-0.24, "fail")])
@@ -159,19 +156,18 @@ def test_a_relative_threshold_is_a_share_of_the_baseline(threshold: float, answe
     assert f"({-threshold:g} of it)" in found.sentence
 
 
-def test_other_baselines_and_what_is_not_there() -> None:
+def test_other_baselines_and_what_is_not_there(golden: Golden) -> None:
     ranks, _ = parts(10, {"": (6, 8)})
     untrained = {**ranks, Role.untrained: [MISS] * 10}
     above, first = verdicts(row_results(untrained), gate(baseline="untrained", threshold=0.0), gate(baseline="first"))
     assert (above.answer, above.against, above.baseline) == ("pass", "untrained", 0.0)
-    assert "is 0.6000 above the untrained model's 0.0000" in above.sentence
     assert (first.answer, first.value) == (None, 0.6)
-    assert "the first release was not measured; evaluate again" in first.sentence
+    golden(above.sentence, first.sentence)
     (alone,) = verdicts(row_results({CHALLENGER: [HIT]}), gate(baseline="best"))
-    assert "no release yet to compare with" in alone.sentence
+    golden(alone.sentence)
 
 
-def test_a_gate_on_the_champion_judges_it_on_a_span_that_it_has_not_seen() -> None:
+def test_a_gate_on_the_champion_judges_it_on_a_span_that_it_has_not_seen(golden: Golden) -> None:
     forward = gate(of="champion", baseline="previous", span="newest", threshold=0.0, confidence=0.9)
     ranks, span = parts(40, {"2026-01": (9, 40), "2026-02": (9, 30)})
     before = {**ranks, Role.previous: [HIT] * 50 + [MISS] * 30}
@@ -179,24 +175,24 @@ def test_a_gate_on_the_champion_judges_it_on_a_span_that_it_has_not_seen() -> No
     (found,) = verdicts(rows, forward, newest="2026-02")
     assert (found.of, found.against, found.answer) == ("champion", "previous", "pass")
     assert (found.value, found.baseline, found.rows) == (0.75, 0.25, 40)
-    assert found.sentence.startswith("the champion's recall@10 of span 2026-02 0.7500 is 0.5000 above the previous ")
-    for seen, who in ((CHAMPION, "champion"), (Role.previous, "previous release")):
+    golden(found.sentence)
+    for seen in (CHAMPION, Role.previous):
         (known,) = verdicts(rows, forward, newest="2026-02", seen_by=frozenset({seen}))
         assert known.answer is None
-        assert f"the {who} has seen span 2026-02 already" in known.sentence
+        golden(known.sentence)
     # Of a large catalogue challenger and previous meet on all items; champion and previous on the corpus alone.
     shared = {Role.previous: {CHALLENGER: np.full(80, HIT), Role.previous: np.full(80, HIT)}}
     large = dataclasses.replace(rows, shared_ranks=shared)
     (same,) = verdicts(
         large, forward, newest="2026-02", whole="among all items", shared={Role.previous: CommonItems(70, 80)}
     )
-    assert (same.value, same.baseline, same.over) == (0.75, 0.25, "40 holdout rows among 50 items")
+    assert (same.value, same.baseline) == (0.75, 0.25)
     (whole,) = verdicts(rows, gate(of="champion", baseline="none"), newest="2026-02", seen_by=frozenset({CHAMPION}))
     assert (whole.answer, whole.value) == ("pass", 0.875), "over all spans it has seen most of the rows"
     (only,) = verdicts(row_results(ranks, span=span), forward, newest="2026-02")
-    assert "no release of another model before the champion" in only.sentence
+    golden(same.over, only.sentence)
     (first,) = verdicts(row_results({CHALLENGER: ranks[CHALLENGER]}, span=span), forward, newest="2026-02")
-    assert (first.answer, "no champion yet to judge" in first.sentence) == (None, True)
+    assert (first.answer, "no champion" in first.sentence) == (None, True)
 
 
 def test_too_few_rows_are_undecided_and_the_configuration_says_what_that_means() -> None:
@@ -231,11 +227,11 @@ def in_whole(baseline: Role, items: int, of: int, **changes: Any) -> Verdict:
     return found
 
 
-def test_the_verdict_says_which_share_of_the_catalogue_both_hold() -> None:
+def test_the_verdict_says_which_share_of_the_catalogue_both_hold(golden: Golden) -> None:
     found = in_whole(CHAMPION, 998_210, 1_000_000)
     assert (found.answer, found.shared) == ("pass", 0.99821)
-    assert found.over == "10 holdout rows among the 998,210 items that both hold, 99.8 % of the catalogue"
-    assert in_whole(CHAMPION, 999_999, 1_000_000).over.endswith("99.9 % of the catalogue"), "not all"
+    golden(found.over)
+    assert "99.9 %" in in_whole(CHAMPION, 999_999, 1_000_000).over, "not all"
 
 
 @pytest.mark.parametrize("undecided", ["accept", "refuse", "ask"])
@@ -255,7 +251,7 @@ def test_an_old_release_that_lacks_most_items_is_compared_on_the_corpus(baseline
     """Its release is never brought up to date, so a refusal would stop a lineage for ever."""
     found = in_whole(baseline, 49, 100)
     assert (found.answer, found.value, found.baseline, found.shared) == ("fail", 0.5, 1.0, None)
-    assert found.over == "10 holdout rows among 50 items"
+    assert "among 50 items" in found.over
     assert in_whole(baseline, 50, 100).answer == "pass"
 
 
@@ -268,7 +264,7 @@ def test_rows_without_competitors_refuse_a_critical_gate_and_never_pass_as_perfe
     gates = [gate(metric=metric, baseline=baseline, **lower, **more) for more in ({}, {"slice": "locale"})]
     for found in verdicts(rows, *gates, gate(metric=metric, baseline=baseline, **lower, slice="locale=de")):
         assert (found.answer, found.refuses, found.value) == ("undecided", True, None)
-        assert "that any model would be perfect" in found.sentence
+        assert "would be perfect" in found.sentence
     assert verdicts(rows, gate(metric="recall@1", threshold=0.0))[0].answer == ("pass" if few else "undecided")
 
 
@@ -286,7 +282,7 @@ def test_a_search_of_a_release_without_competitors_refuses() -> None:
     assert judge(Measured({CHALLENGER: {}}, many=30), [floor])[0].refuses
 
 
-def test_an_undecided_gate_shows_its_interval_and_says_how_many_rows_it_would_take() -> None:
+def test_an_undecided_gate_shows_its_interval_and_says_how_many_rows_it_would_take(golden: Golden) -> None:
     random = np.random.default_rng(5)
     ranks = {role: np.where(random.random(300) < 0.5, HIT, MISS) for role in (CHALLENGER, CHAMPION)}
     (found,) = verdicts(row_results(ranks), gate(confidence=0.95))
@@ -301,9 +297,8 @@ def test_an_undecided_gate_shows_its_interval_and_says_how_many_rows_it_would_ta
     assert found.rows_needed is not None
     assert found.rows_needed > 300
     assert (found.commonest_item, found.commonest_group) == (1 / 300, 1 / 300)
-    over = "300 rows (0.33 % about one item, 0.33 % of one query) among 50 items"
-    assert f"{over} can't tell, about {found.rows_needed:,} would tell." in found.sentence
-    assert "With 0.95 confidence the difference is at least -0." in found.sentence
+    golden(found.sentence)
+    assert f"{found.rows_needed:,} would" in found.sentence
 
 
 def test_of_a_metric_whose_low_values_are_better_the_other_end_decides() -> None:
@@ -341,7 +336,7 @@ def test_an_auc_of_one_class_is_undecided_in_a_slice_and_fails_in_the_whole() ->
     floor = {"metric": "auc", "baseline": "none", "threshold": 0.5}
     german, english = verdicts(rows, gate(**floor, slice="locale"))
     assert (german.answer, english.answer) == ("undecided", "pass")
-    assert "locale=de has rows of one class only" in german.sentence
+    assert "one class" in german.sentence
 
 
 def test_a_correlation_with_equal_labels_is_undecided_in_a_slice() -> None:
@@ -353,7 +348,7 @@ def test_a_correlation_with_equal_labels_is_undecided_in_a_slice() -> None:
     )
     german, english = verdicts(rows, gate(metric="pearson", slice="locale"))
     assert (german.answer, english.answer) == ("undecided", "pass")
-    assert "locale=de has rows of one label only" in german.sentence
+    assert "one label" in german.sentence
 
 
 def test_compatibility_with_a_champion_does_not_apply_before_there_is_one() -> None:

@@ -59,9 +59,7 @@ def shop(
 
 def test_labels_inverted_in_two_of_nine_categories_are_refused_there_alone() -> None:
     found = judged(shop(np.random.default_rng(3), wrong=(2, 5), inverted=True))
-    assert {each.where for each in found if each.refuses} == {
-        f"the champion on {NEW}, category=kind {each}" for each in (2, 5)
-    }
+    assert {each.where.split(", ")[1] for each in found if each.refuses} == {"category=kind 2", "category=kind 5"}
     said = next(each.sentence for each in found if each.refuses)
     for way_out in ("--replace", "millrace gate --run KEY --override", "evaluate.label_loss"):
         assert way_out in said
@@ -71,7 +69,7 @@ def test_queries_of_other_rows_in_one_category_are_refused_there() -> None:
     rows = shop(np.random.default_rng(2))
     rows.ranks[Role.champion][(rows.span == NEW) & (rows.columns["category"] == "kind 4")] = LOST
     refused = [(each.metric, each.where) for each in judged(rows) if each.refuses]
-    assert refused == [("recall@10", f"the champion on {NEW}, category=kind 4")]
+    assert [(metric, where.split(", ")[1]) for metric, where in refused] == [("recall@10", "category=kind 4")]
 
 
 def test_labels_of_other_rows_are_refused_although_recall_hardly_falls() -> None:

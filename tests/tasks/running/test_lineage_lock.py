@@ -57,8 +57,8 @@ def test_the_lease_of_a_killed_holder_is_waited_for(bucket):
         assert bucket.peek(KEY) is not None
     assert clock.slept == 3
     (line,) = lines
-    assert "in use by process 7 on elsewhere" in line
-    assert line.endswith("waiting for it, at most 10 minutes")
+    assert "process 7 on elsewhere" in line
+    assert line.endswith("at most 10 minutes")
 
 
 def test_a_holder_that_stays_is_named_after_the_wait(store, impatient):
@@ -79,8 +79,8 @@ def test_a_run_takes_the_lineage_as_soon_as_its_holder_leaves_it(store):
         with hold_lineage(store, KEY, lines.append, lambda seconds: holder.close()):
             assert store.peek(KEY) is not None
     (line,) = lines
-    assert line.startswith(f"{store.uri}/{KEY} is in use by process {os.getpid()} on ")
-    assert line.endswith("; waiting for it, at most 10 minutes")
+    assert f"{KEY} is in use by process {os.getpid()}" in line
+    assert line.endswith("at most 10 minutes")
 
 
 def test_a_run_that_is_stopped_while_it_waits_ends(store):

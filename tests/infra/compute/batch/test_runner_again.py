@@ -140,7 +140,7 @@ def test_an_interruption_ends_the_job(batch, store, error) -> None:
     assert raised.value is error
     (job,) = batch.jobs()
     assert (job["status"], job["isTerminated"]) == ("FAILED", True)
-    assert job["statusReason"] == f"the waiter was interrupted: {error}"
+    assert str(error) in job["statusReason"]
     assert all(life.stopped for life in batch.lives())
     assert state_of(store, spec) == "over"
     assert [one.failure for one in waiter.tries] == [FailureClass.CANCELLED]
@@ -155,7 +155,7 @@ def test_a_new_attempt_begins_when_the_job_of_the_last_one_is_over(batch, store,
     with pytest.raises(CancelledError, match="stop"):
         run(store, first, waiter)
     assert state_of(store, first) == "ending"
-    assert "the next attempt waits for that" in waiter.lines[-1]
+    assert "next attempt" in waiter.lines[-1]
     containers_do(store, "")
     second = written_spec(store, Stage.validate, attempt=2)
     run(store, second)

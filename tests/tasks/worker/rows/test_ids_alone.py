@@ -17,6 +17,7 @@ from tasks.foundation.errors import DataError
 from tasks.worker import validate
 from tasks.worker.process.job import Job
 from tasks.worker.rows import ids_alone
+from tests.support.pages.golden import Golden
 from tests.support.workspace.logs import click, item, write_feed, write_log
 from tests.support.workspace.spans import APRIL, MARCH, check, failed, job, quarantined, rows, write_span
 
@@ -42,15 +43,14 @@ def feed(store: DirectoryStore, tmp_path: Path) -> FeedRef:
     return write_feed(store, tmp_path, FEED, some_items(40))
 
 
-def test_rows_take_their_texts_and_the_outcome_names_the_feed(store: DirectoryStore, tmp_path: Path, feed: FeedRef):
+def test_rows_take_their_texts_and_the_outcome_names_the_feed(
+    store: DirectoryStore, tmp_path: Path, feed: FeedRef, golden: Golden
+):
     write_log(store, tmp_path, MARCH, [click(number, f"i{number}") for number in range(40)])
     outcome = validated(store, feed)
     assert (outcome.rows_in, outcome.rows_clean, failed(outcome)) == (40, 40, [])
     assert outcome.texts == (feed,)
-    assert (
-        check(outcome, "items in the feed").sentence
-        == "The item feed (newest span: 2026-01 v1) knows the items of all rows."
-    )
+    golden(check(outcome, "items in the feed").sentence)
     read = pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"])).to_pylist()
     assert [(row["item_id"], row["item"], row["price"]) for row in read[:2]] == [
         ("i0", "Lamp No. 0", 9.5),
@@ -66,7 +66,7 @@ def test_rows_of_unknown_items_are_set_apart_and_counted(store: DirectoryStore, 
     assert failed(outcome) == ["items in the feed"]
     found = check(outcome, "items in the feed")
     assert found.observed == 3
-    assert "knows the items of 40 of 43 rows (93.02%)" in found.sentence
+    assert "40 of 43 rows" in found.sentence
     assert "'i40', 'i41', 'i42'" in found.sentence
     apart = quarantined(store, outcome)
     assert [(row["item_id"], row["reason"], row["span"]) for row in apart] == [
@@ -74,7 +74,9 @@ def test_rows_of_unknown_items_are_set_apart_and_counted(store: DirectoryStore, 
     ]
 
 
-def test_rows_of_a_deleted_item_without_a_text_have_their_own_reason(store: DirectoryStore, tmp_path: Path):
+def test_rows_of_a_deleted_item_without_a_text_have_their_own_reason(
+    store: DirectoryStore, tmp_path: Path, golden: Golden
+):
     sold_out = item("i7", "Lamp No. 7", "2026-02-02", deleted=True)
     feed = write_feed(store, tmp_path, FEED, [*some_items(40), item("gone", None), sold_out])
     write_log(store, tmp_path, MARCH, [click(number, f"i{number}") for number in range(41)])
@@ -83,7 +85,7 @@ def test_rows_of_a_deleted_item_without_a_text_have_their_own_reason(store: Dire
     assert outcome.reasons == {"unknown item": 1, "deleted item without a text": 1}
     found = check(outcome, "items in the feed")
     assert found.observed == 2
-    assert "41 of 43 rows (95.35%) (1 of them about deleted items)" in found.sentence
+    golden(found.sentence)
     assert [row["reason"] for row in quarantined(store, outcome)] == ["unknown item", "deleted item without a text"]
 
 
@@ -94,8 +96,8 @@ def test_too_many_unknown_items_end_the_run_with_the_feed_and_the_way_out(
     with pytest.raises(DataError) as failure:
         validated(store, feed)
     said = str(failure.value)
-    assert "The item feed (newest span: 2026-01 v1) does not know the items of 20 of them" in said
-    assert "millrace ingest --items, and run again" in said
+    assert "items of 20 of them" in said
+    assert "millrace ingest --items" in said
 
 
 def test_an_empty_item_id_has_its_own_reason(store: DirectoryStore, tmp_path: Path, feed: FeedRef):
@@ -188,7 +190,7 @@ def test_a_later_run_takes_the_rows_whose_items_came(
     assert [(row["row_id"], row["item"], row["price"], row["time"].month) for row in late] == [
         ("2026-03-00041", "Lamp No. 41", 9.5, 3)
     ]
-    assert "since the feed knows their items now: 1." in check(second, "items in the feed").sentence
+    assert "now: 1." in check(second, "items in the feed").sentence
     assert ids_in(store, second) == ["i40", "i42", "i60"]
 
 
@@ -236,4 +238,4 @@ def test_values_of_another_type_than_today_are_named_and_left_out(capsys: pytest
     like = pa.schema([("price", pa.float64()), ("brand", pa.string()), ("colour", pa.string())])
     rows = ids_alone._with_columns(waited, like)
     assert rows.to_pylist() == [{"price": None, "brand": "Ada", "colour": None}]
-    assert "warning: column 'price' of 1 rows that waited for their items is not double" in capsys.readouterr().out
+    assert "column 'price' of 1" in capsys.readouterr().out

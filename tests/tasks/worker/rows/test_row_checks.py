@@ -11,6 +11,7 @@ from infra.store.manifest import CorruptFolder, MissingFolder, commit
 from tasks.data.rows import SPAN_KIND, read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
+from tests.support.pages.golden import Golden
 from tests.support.workspace.spans import APRIL, MARCH, check, failed, job, quarantined, row, rows, write_span, written
 
 BAD = [
@@ -57,7 +58,7 @@ def test_a_bad_row_is_set_aside_with_its_reason(
     assert failed(outcome) == [name]
     found = check(outcome, name)
     assert (found.severity, found.observed) == ("warning", 1.0)
-    assert found.sentence == f"1 of 50 rows are bad (2.00%): {reason} in 1."
+    assert f"{reason} in 1." in found.sentence
     assert check(outcome, "quarantined share").observed == 0.02
 
 
@@ -188,15 +189,13 @@ def test_the_column_that_groups_the_holdout_must_be_there(store: DirectoryStore,
         validate.judge(job(store, overrides=["evaluate.group=buyer"]))
 
 
-def test_all_problems_of_the_columns_are_reported_at_once(store: DirectoryStore, tmp_path: Path):
+def test_all_problems_of_the_columns_are_reported_at_once(store: DirectoryStore, tmp_path: Path, golden: Golden):
     gone: Any = {"brand": "gone", "label": pa.string(), "price": pa.timestamp("us")}
     write_span(store, tmp_path, MARCH, rows(40, label="good", price=None), **gone)
     with pytest.raises(DataError) as raised:
         validate.judge(job(store))
     first, second, third, way_out = str(raised.value).splitlines()
-    assert "column 'label' is string in part-00000.parquet, but must be double; every span must have it" in first
-    assert "column 'price' is timestamp[us] in part-00000.parquet, but must be double or bool or string" in second
-    assert "no column 'brand'; features.categorical names it" in third
+    golden(sorted((first, second, third)))
     assert "Ingest the span again" in way_out
 
 

@@ -7,6 +7,7 @@ import pytest
 from configs.load import load_config
 from tasks.worker.rows.columns import Compared
 from tasks.worker.rows.values import judge_values
+from tests.support.pages.golden import Golden
 from tests.support.workspace.spans import FEATURES, SCRATCH
 
 CONFIG = load_config(None, [SCRATCH, *FEATURES])
@@ -44,9 +45,9 @@ def test_a_value_is_gone_with_its_items_or_it_is_there(now: Compared, expected: 
     assert {each.name: each.severity for each in found if not each.passed} == expected
 
 
-def test_the_sentence_names_the_value_its_share_and_the_ways_out() -> None:
+def test_the_sentence_names_the_value_its_share_and_the_ways_out(golden: Golden) -> None:
     (locale, _) = judge_values(window(), window("locale == 'en'"), CONFIG)
-    assert "locale 'de' (50.00% of the rows before, 0.00% now)" in locale.sentence
+    golden(locale.sentence)
     assert "millrace ingest --merge" in locale.sentence
     assert "--set validate.before.value.stop=null" in locale.sentence
 

@@ -138,7 +138,7 @@ def test_the_next_warmup_compiles_nothing_and_training_reads_the_graphs(warm: Ma
     second = warm.run(2)
     assert second.returncode == 0, second.stderr
     assert len(warm.calls) == 1, "the tool was not called again"
-    assert "all 2 graphs are there; nothing to compile" in second.stdout
+    assert "nothing to compile" in second.stdout
     assert warm.outcome.compiled == compiled
     graphs = warm.outcome.graphs
     assert graphs is not None

@@ -132,7 +132,7 @@ def test_a_damaged_file_is_found_and_made_again(store: Store, rows: RowsRef, cap
     (key,) = [key for key in store.list("tokens") if key.endswith("item.int32")]
     store.write(key, bytes(len(before["item.int32"])))
     assert contents(open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)[0]) == before
-    assert "does not match its checksum" in capsys.readouterr().out
+    assert "its checksum" in capsys.readouterr().out
     assert any(key.endswith("item.int32") for key in store.list("quarantine/tokens"))
 
 
