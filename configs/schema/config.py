@@ -96,7 +96,7 @@ class Config(Record):
     @model_validator(mode="after")
     def _workers_fill_nodes(self) -> Self:
         for name in type(self).model_fields:
-            section, each = getattr(self, name), self.batch.processes_of(name)
+            section, each = getattr(self, name), self.batch.processes_of(name.rstrip("_"))  # validate_
             on_batch = isinstance(section, WorkersConfig) and (section.compute or self.compute) == "batch"
             if on_batch and section.workers > each and section.workers % each:
                 wrong = f"{name}.workers {section.workers}"

@@ -384,7 +384,7 @@ def expect_sound(store: Store, prefix: str, manifest: Manifest, turn: int | None
     """Set the damaged files of a folder apart.
 
     Args:
-        turn: says whose bytes are compared; None: those of all files.
+        turn: says whose bytes are compared; None: the bytes of all files.
 
     Raises:
         CorruptFolder: there are any; names one.

@@ -1,8 +1,8 @@
 """Seconds of a stage's work on the host's processors and disk, before any attempt is on record.
 
-validate grows with its rows and with the rows of the history, whose signatures it compares on all of its machines, and
-whose keys on one; evaluate and release with the items of the catalogue, whose vectors they read and search. Train reads
-nothing of the history.
+validate grows with its rows, on one machine, and with the rows of the history, whose signatures and keys it compares on
+all of its machines; evaluate and release with the items of the catalogue, whose vectors they read and search. Train
+reads nothing of the history.
 """
 
 import re
@@ -17,6 +17,7 @@ from tasks.preflight.encoder_size import NUMBER_BYTES, EncoderSize
 MODELS = 4  # most models that an evaluation ranks among all items
 RELEASES = 2  # a release searches its own vectors and the last release's
 PAIR_BYTES = 24  # keys of a row, by which its pair is known
+RIGHT_ITEMS = 10  # of a row's query in all earlier spans: assumed
 ASKED_BYTES = 99  # keys of a row, with which several workers compare; measured 2026-11-29
 
 
@@ -27,12 +28,15 @@ def host_seconds(config: Config, stage: Stage, load: Load, place: Place, size: E
         size: encoder, for the width of the vectors; None: not known.
     """
     figures, rows = published().host, sum(load.rows or ())
-    pairs = (rows + load.earlier) * (figures.known_pair.value + PAIR_BYTES / _disk(place))
     match stage:
         case Stage.validate:
-            shared = rows * figures.row_on_cores.value + load.earlier * figures.earlier_row.value / place.machines
-            asked = 2 * rows * ASKED_BYTES / _disk(place) if place.machines > 1 else 0.0  # written, and read by each
-            return rows * figures.row.value + shared / _vcpus(place) + asked + pairs
+            earlier, asked, met = load.earlier / place.machines, 0.0, 0
+            if place.machines > 1:  # keys are written, and read by each; the first reads the pairs that others found
+                asked, met = 2 * rows * ASKED_BYTES / _disk(place), min(load.earlier, RIGHT_ITEMS * rows)
+            shared = rows * figures.row_on_cores.value + earlier * figures.earlier_row.value
+            pairs = rows + (load.earlier if config.train.replay > 0 else earlier + met)  # all on one machine, to replay
+            known = pairs * (figures.known_pair.value + PAIR_BYTES / _disk(place))
+            return rows * figures.row.value + shared / _vcpus(place) + asked + known
         case Stage.evaluate:
             return MODELS * _search(config, load, place, size, config.evaluate.max_rows) / place.machines
         case Stage.release:

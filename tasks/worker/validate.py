@@ -117,7 +117,7 @@ def stop_if_critical(job: Job, outcome: ValidateOutcome, window: Sequence[SpanRe
 
 def run(job: Job) -> ValidateOutcome | None:
     """Judge the window as the first worker, or help it; return the outcome as the first. Raises as `judge`."""
-    return judge(job) if job.share.index == 0 else answer(job)
+    return judge(job) if job.share.index == 0 else answer(job, functools.partial(_write_met, job))
 
 
 def judge(job: Job) -> ValidateOutcome:
@@ -138,7 +138,7 @@ def judge(job: Job) -> ValidateOutcome:
     if not inputs.window:  # a refresh: no new rows, but perhaps new items
         with job.clock.phase("productive"):
             return _only_catalogue(job, inputs)
-    with asking(job) as asked:
+    with asking(job, functools.partial(_write_met, job)) as asked:
         load_great_expectations()
         load_identifier()
         with job.scratch() as scratch, Cores((__name__, "great_expectations")) as cores:
@@ -242,6 +242,11 @@ def _written(
         job.store, rows, inputs.history, config, sides, scratch / "sides", cores, inputs.kept_out, meet
     )
     rows = tuple(_with_keys(job, _with_held(job, inputs, ref, scratch, cores), scratch, cores) for ref in rows)
+    divided = asked if config.train.replay == 0 else None
+    if divided is not None:
+        divided.ask_pairs(rows)  # others look for them while this worker tokenises
+    elif asked is not None:
+        asked.end()
     tokenise_ahead(job.store, config, rows, inputs.history, inputs.parent, cores)
     replayed = _replayed(job, inputs, rows, scratch)
     outcome = outcome.model_copy(
@@ -253,7 +258,7 @@ def _written(
             "left_out_of_training": sum(each.training for each in left),
             "left_out_of_holdout": sum(each.held for each in left),
             "golden": inputs.kept_out,
-            "positives": _positives(job, inputs, rows, replayed, scratch),
+            "positives": _positives(job, inputs, rows, replayed, scratch, divided),
             "replayed": replayed.folder,
             "left_out_as_golden": sum(each.golden for each in left) if inputs.kept_out else None,
         }
@@ -312,10 +317,24 @@ def _replayed(job: Job, inputs: ValidateInputs, rows: Sequence[RowsRef], scratch
     return replace(drawn, folder=drawn.commit(prefix, scratch / "replayed"))
 
 
-def _positives(job: Job, inputs: ValidateInputs, rows: Sequence[RowsRef], replayed: ReplayedRows, scratch: Path) -> str:
+def _positives(
+    job: Job,
+    inputs: ValidateInputs,
+    rows: Sequence[RowsRef],
+    replayed: ReplayedRows,
+    scratch: Path,
+    divided: Asking | None,
+) -> str:
     """Write the right items of the run's queries, by all rows so far, for its training; return their folder."""
     keys = LineageKeys(job.store, rows, inputs.history, inputs.kept_out, job.config.heads, replayed)
-    return keys.commit_known(POSITIVES.of(job.spec, folder=inputs.window[-1].name), scratch / "positives")
+    met = divided.pairs() if divided is not None else None
+    return keys.commit_known(POSITIVES.of(job.spec, folder=inputs.window[-1].name), scratch / "positives", met)
+
+
+def _write_met(job: Job, rows: Sequence[RowsRef], earlier: Sequence[RowsRef], folder: Path, scratch: Path) -> None:
+    """Write the keys of earlier rows that the known positives of some spans are made of."""
+    no_rows = ReplayedRows.of(job.store, job.config, rows, (), None)
+    LineageKeys(job.store, rows, earlier, None, job.config.heads, no_rows).write_met(folder, scratch)
 
 
 def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Sequence[Path]]) -> list[SpanItems]:

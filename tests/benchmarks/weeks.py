@@ -19,7 +19,7 @@ from configs.schema.config import Config
 from tasks.contracts.costs import StageCost
 from tasks.contracts.stages import Stage
 from tasks.laboratory.encoding_time import Known, Load
-from tasks.laboratory.host_time import ASKED_BYTES, MODELS, PAIR_BYTES, RELEASES
+from tasks.laboratory.host_time import ASKED_BYTES, MODELS, PAIR_BYTES, RELEASES, RIGHT_ITEMS
 from tasks.laboratory.machine_plan import on_spot, stage_costs
 from tasks.monitoring.estimates import Past
 from tests.docs.refreshes import BERT_BASE, TOKENS, on_cpu
@@ -35,7 +35,7 @@ CHANGED_AN_HOUR = 0.001  # share of the items
 ROW_BYTES = 200  # a row as ingested, and again as validate cleans it
 HELD_BYTES = 33  # pairs, hashes and holdout rows, as a share of each row; measured 2026-11-28
 SIGNATURE_BYTES = 130  # near-duplicates: a row of 18 words, measured 2026-11-28
-POSITIVE_BYTES = 2 * 8 * 10  # ten right items, by id and by text, of a row's query: assumed
+POSITIVE_BYTES = 2 * 8 * RIGHT_ITEMS  # by id and by text, of a row's query
 MADE_BYTES = SIGNATURE_BYTES + HELD_BYTES + PAIR_BYTES + 2  # that validate adds to a row
 TOKEN_BYTES = 4 * 96  # a row's, int32
 ITEM_BYTES = 100  # in the catalogue
@@ -193,8 +193,10 @@ def _bytes(stage: Stage, load: Load, size: Size) -> tuple[float, float]:
         case Stage.validate:
             kept = size.rows * (ROW_BYTES + MADE_BYTES + POSITIVE_BYTES) + size.items * ITEM_BYTES
             earlier = load.earlier * (SIGNATURE_BYTES + PAIR_BYTES)
-            asked = size.rows * ASKED_BYTES if (workers := size.config().validate_.workers) > 1 else 0.0
-            return size.rows * ROW_BYTES + earlier + size.items * ITEM_BYTES + workers * asked, kept + asked
+            if (workers := size.config().validate_.workers) > 1:
+                asked, met = size.rows * ASKED_BYTES, min(load.earlier, size.rows * RIGHT_ITEMS) * PAIR_BYTES
+                earlier, kept = earlier + workers * asked + met, kept + asked + met
+            return size.rows * ROW_BYTES + earlier + size.items * ITEM_BYTES, kept
         case Stage.train:
             pairs = size.rows * POSITIVE_BYTES
             return size.rows * ROW_BYTES + pairs + CHECKPOINT_BYTES, size.rows * TOKEN_BYTES + CHECKPOINT_BYTES

@@ -86,14 +86,14 @@ def test_the_share_of_a_killed_child_is_taken_by_another(array: Array):
     assert array.alone.left_out_of_holdout
     assert array.outcome(spec) == array.alone
     made = [key for key in array.store.list(MET.within(run=spec.run_key)) if key.endswith("MANIFEST.json")]
-    assert len(made) == 4, "two earlier spans are two shares, for each span of the window"
+    assert len(made) == 6, "two earlier spans are two shares: for each span of the window, and for their pairs"
 
 
 def test_a_killed_first_worker_finds_the_shares_that_are_done(array: Array):
     """Its sign of life ends with it; the others wait for the next one, which AWS Batch starts."""
     spec = array.submitted()
     other = start(child_of, spec, 1)
-    assert finish(start(child_of, spec, 0, Kill("tasks.worker.rows.shares:Shares.met", 1))) == -signal.SIGKILL
+    assert finish(start(child_of, spec, 0, Kill("tasks.worker.rows.shares:Shares.near", 1))) == -signal.SIGKILL
     assert [key for key in array.store.list(MET.within(run=spec.run_key)) if key.endswith("MANIFEST.json")]
     assert finish(start(child_of, spec, 0)) == 0
     assert finish(other) == 0

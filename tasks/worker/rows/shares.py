@@ -1,20 +1,21 @@
 """The earlier rows that a window meets, found by all workers of validate, each in a share of the earlier spans.
 
-Signatures of earlier rows grow with the weeks, and the comparison needs few: a row must share a key with a row of the
-window. The first worker judges the window and asks: it writes the keys of a span's rows. Then each worker leases a
-share and writes the signatures that are met. From these the first one finds the rows that it would find in all.
+Signatures and keys of earlier rows grow with the weeks, and few are needed: a row must share a key with a row of the
+window, a pair its query. The first worker judges the window and asks: it writes the keys of a span's rows. Then each
+worker leases a share and writes the earlier rows that are met. In these the first finds what it would find in all.
 
 A share with a folder is done, in this attempt or an earlier one, and a lost worker's share is reassigned. If nobody
 comes, the first worker does all shares. Others leave once it has failed, or shows no sign of life.
 """
 
+from __future__ import annotations
+
 import contextlib
+import functools
 import hashlib
-import json
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -27,6 +28,7 @@ from infra.store.lease import hold, look, wait_for
 from infra.store.manifest import (
     MANIFEST,
     CorruptFolder,
+    Manifest,
     commit,
     commit_by_content,
     open_file,
@@ -60,130 +62,182 @@ _KEYS_FILE = "keys.parquet"
 
 
 class Asked(Record):
-    """The questions of the first worker: one for each span of the window, with a clean row."""
+    """The questions of the first worker."""
 
-    keys: tuple[str, ...] = Field(default=(), description="folders of the keys of the spans' rows, oldest span first")
+    keys: tuple[str, ...] = Field(
+        default=(), description="folders with the keys of a span's rows, whose near-duplicates are asked for"
+    )
+    rows: tuple[RowsRef, ...] = Field(
+        default=(), description="spans of the window, whose pairs in earlier spans are asked for; empty: not yet"
+    )
     over: bool = Field(default=False, description="true: no further question comes")
 
 
-class Share(NamedTuple):
-    """Consecutive earlier spans, in the order of their keys, and the folder for those of their rows that are met."""
-
-    spans: tuple[Signed, ...]
-    key: str
+P = TypeVar("P")
+WriteKeys = Callable[[Sequence[RowsRef], Sequence[RowsRef], Path, Path], None]
 
 
-def divide(files: Sequence[Signed], workers: int) -> list[tuple[Signed, ...]]:
-    """Return consecutive files in the order of their spans' keys, about as many bytes for each worker; at least one."""
-    shares, before = [list[Signed]() for _ in range(workers)], 0
-    total = max(1, sum(each.entry.bytes for each in files))
-    for each in sorted(files, key=lambda signed: signed.sides):
-        middle = 2 * before + each.entry.bytes
-        shares[min(workers - 1, middle * workers // (2 * total))].append(each)
-        before += each.entry.bytes
+def divide(parts: Sequence[P], sizes: Sequence[int], workers: int) -> list[tuple[P, ...]]:
+    """Return consecutive parts, about as much for each worker; none is empty."""
+    shares, before, total = [list[P]() for _ in range(workers)], 0, max(1, sum(sizes))
+    for part, size in zip(parts, sizes, strict=True):
+        shares[min(workers - 1, (2 * before + size) * workers // (2 * total))].append(part)
+        before += size
     return [tuple(some) for some in shares if some]
+
+
+class Share(NamedTuple):
+    """Some earlier spans, whose rows that are met are one folder of the workspace."""
+
+    key: str  # of the folder; it follows from all that the rows are found by
+    of: tuple[str, ...]  # folders of rows, of the window and of the earlier spans
+    spans: int
+    write: Callable[[Path], None]  # writes them into an empty local folder
+
+    @classmethod
+    def by(cls, made_of: Sequence[str], of: Sequence[str], spans: int, write: Callable[[Path], None]) -> Share:
+        """Return the share that is named by the folders and files it is `made_of`."""
+        return cls(hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16], tuple(of), spans, write)
 
 
 class Shares:
     """The shares of the earlier spans, and this worker's part in them."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, write_keys: WriteKeys) -> None:
         inputs = job.spec.inputs
         assert isinstance(inputs, ValidateInputs)
-        self._job, self._store = job, job.store
-        self._spans = divide(signed_rows(job.store, inputs.history), job.share.of)
+        self._job, self._store, self._write_keys = job, job.store, write_keys
+        signed, workers = sorted(signed_rows(job.store, inputs.history)), job.share.of
+        self._signed = divide(signed, [each.entry.bytes for each in signed], workers)
+        self._refs = divide(inputs.history, [ref.rows for ref in inputs.history], workers)
 
-    def __len__(self) -> int:
-        return len(self._spans)
-
-    def work(self, keys: str) -> None:
-        """Do shares, the own one first, until all are done by some worker.
+    def near(self, keys: str) -> list[Signed]:
+        """Return the signatures of earlier rows that a span meets, once all shares are done.
 
         Args:
-            keys: the folder of a question.
+            keys: folder of the keys of the span's rows.
 
         Raises:
-            MissingFolder, CorruptFolder: the question, or signatures of the history, are missing or damaged.
+            MissingFolder, CorruptFolder: that folder, or signatures of the history, are missing or damaged.
         """
-        shares = self._of(keys)
-        first = self._job.share.index % max(1, len(shares))
-        shares = shares[first:] + shares[:first]
+        found = list[Signed]()
+        with self._near(keys) as shares:
+            for of, (folder, manifest) in zip(self._signed, self._opened(shares), strict=True):
+                there = {entry.name: entry for entry in manifest.files}
+                files = ((each, there.get(_file_name(number))) for number, each in enumerate(of))
+                found += [Signed(each.sides, each.span, folder, entry) for each, entry in files if entry is not None]
+        return found
+
+    def pairs(self, rows: Sequence[RowsRef]) -> list[Path]:
+        """Return local folders of the earlier keys that the known positives of the window's queries are made of.
+
+        Args:
+            rows: spans of the window.
+
+        Raises:
+            MissingFolder, CorruptFolder: the keys of these, or of earlier rows, are missing or damaged.
+        """
+        return [self._store.local(folder) for folder, _ in self._opened(self._pairs(rows))]
+
+    def help(self, asked: Asked, done: int) -> None:
+        """Work on the questions from number `done` on."""
+        for keys in asked.keys[done:]:
+            with self._near(keys) as shares:
+                self._work(shares)
+        if asked.rows:
+            self._work(self._pairs(asked.rows))
+
+    @contextlib.contextmanager
+    def _near(self, keys: str) -> Iterator[list[Share]]:
+        loaded = list[str]()
         with self._job.scratch() as scratch, connect(scratch) as database:
-            loaded = False
-            while left := [share for share in shares if not self._done(share)]:
+
+            def write(spans: Sequence[Signed], folder: Path) -> None:
                 if not loaded:
                     manifest = open_manifest(self._store, keys, _KEYS_KIND)
                     load_keys(database, open_file(self._store, keys, manifest, _KEYS_FILE))
-                    loaded = True
-                if not sum(self._do(database, share, keys, scratch / share.key) for share in left):
-                    sleep(WAIT_SECONDS)
+                    loaded.append(keys)
+                _write_met(self._store, database, spans, folder)
 
-    def met(self, keys: str) -> list[Signed]:
-        """Return the signatures that all shares have found; a damaged share is done again.
+            yield [
+                Share.by(
+                    [keys, *(f"{each.sides} {each.entry.sha256}" for each in spans)],
+                    [keys, *(each.sides for each in spans)],
+                    len(spans),
+                    functools.partial(write, spans),
+                )
+                for spans in self._signed
+            ]
 
-        Raises:
-            MissingFolder, CorruptFolder: as `work`.
-        """
-        self.work(keys)
-        found = list[Signed]()
-        for share in self._of(keys):
+    def _pairs(self, rows: Sequence[RowsRef]) -> list[Share]:
+        def write(refs: Sequence[RowsRef], folder: Path) -> None:
+            with self._job.scratch() as scratch:
+                self._write_keys(rows, refs, folder, scratch)
+
+        return [
+            Share.by(
+                [ref.row_keys or ref.prefix for ref in (*rows, *refs)],
+                [ref.prefix for ref in (*rows, *refs)],
+                len(refs),
+                functools.partial(write, refs),
+            )
+            for refs in self._refs
+        ]
+
+    def _work(self, shares: Sequence[Share]) -> None:
+        """Do shares, the own one first, until all are done by some worker."""
+        first = self._job.share.index % max(1, len(shares))
+        shares = [*shares[first:], *shares[:first]]
+        while left := [share for share in shares if not self._done(share)]:
+            if not sum(self._do(share) for share in left):
+                sleep(WAIT_SECONDS)
+
+    def _opened(self, shares: Sequence[Share]) -> list[tuple[str, Manifest]]:
+        """Return the folders of shares, once all are done; a damaged one is done again."""
+        self._work(shares)
+        opened = []
+        for share in shares:
             folder = MET.of(self._job.spec, key=share.key)
             try:
                 _, manifest = open_folder(self._store, folder, _MET_KIND)
             except CorruptFolder:
                 quarantine(self._store, folder)
-                self.work(keys)
-                manifest = open_manifest(self._store, folder, _MET_KIND)
-            there = {entry.name: entry for entry in manifest.files}
-            files = ((of, there.get(_file_name(number))) for number, of in enumerate(share.spans))
-            found += [Signed(of.sides, of.span, folder, entry) for of, entry in files if entry is not None]
-        return found
-
-    def _of(self, keys: str) -> list[Share]:
-        """Return the shares of a question. A folder's name follows from all that its rows are found by."""
-        made = []
-        for spans in self._spans:
-            of = [keys, *([each.sides, each.entry.sha256] for each in spans)]
-            made.append(Share(spans, hashlib.sha256(json.dumps(of).encode()).hexdigest()[:16]))
-        return made
+                self._work(shares)
+                _, manifest = open_folder(self._store, folder, _MET_KIND)
+            opened.append((folder, manifest))
+        return opened
 
     def _done(self, share: Share) -> bool:
         return self._store.exists(f"{MET.of(self._job.spec, key=share.key)}/{MANIFEST}")
 
-    def _do(self, database: duckdb.DuckDBPyConnection, share: Share, keys: str, folder: Path) -> bool:
+    def _do(self, share: Share) -> bool:
         """Do a share that no other worker has; return True if it is done.
 
         Raises:
             StoreError: the lease was lost; another worker has the share.
         """
-        spec = self._job.spec
+        spec, began = self._job.spec, uptime()
         try:
             with hold(self._store, MET_LEASE.of(spec, key=share.key), LEASE_SECONDS) as lease:
                 if not self._done(share):
-                    began = uptime()
-                    folder.mkdir()
-                    rows = _write_met(self._store, database, share, folder)
-                    lease.check()
-                    facts = {"of": [keys, *(each.sides for each in share.spans)], "rows": rows}
-                    commit(self._store, MET.of(spec, key=share.key), folder, _MET_KIND, facts)
-                    shutil.rmtree(folder)
-                    seconds = uptime() - began
-                    print(
-                        f"earlier spans compared: {len(share.spans)}; {rows} rows are met; {seconds:.0f} s", flush=True
-                    )
+                    with self._job.scratch() as folder:
+                        share.write(folder)
+                        lease.check()
+                        commit(self._store, MET.of(spec, key=share.key), folder, _MET_KIND, {"of": [*share.of]})
+                    print(f"earlier spans compared: {share.spans}; {uptime() - began:.0f} s", flush=True)
         except Conflict:  # another worker has it
             return False
         return True
 
 
-def _write_met(store: Store, database: duckdb.DuckDBPyConnection, share: Share, folder: Path) -> int:
-    """Write the signatures that are met, a file for each span with any; return their number.
+def _write_met(store: Store, database: duckdb.DuckDBPyConnection, spans: Sequence[Signed], folder: Path) -> None:
+    """Write the signatures that are met, a file for each span with any.
 
     These are the rows that the comparison would take from these spans, if it took from no others.
     """
     begin(database)
-    rows = number = 0
-    for files in some_at_once(store, share.spans):
+    number = 0
+    for files in some_at_once(store, spans):
         theirs = take(database, files, OTHER_SIDE)
         met = f"""
             SELECT t.* EXCLUDE (filename), file FROM {theirs} t JOIN spans USING (filename)
@@ -199,9 +253,7 @@ def _write_met(store: Store, database: duckdb.DuckDBPyConnection, share: Share, 
                         path = folder / _file_name(number + file)
                         writers[file] = opened.enter_context(pq.ParquetWriter(path, some.schema, compression="zstd"))
                     writers[file].write_table(some)
-                rows += table.num_rows
         number += len(files)
-    return rows
 
 
 def _file_name(number: int) -> str:
@@ -233,59 +285,81 @@ class Asking:
             facts = {"span": ref.span.name, "of": [ref.prefix]}
             name = ASKED_KEYS.of(spec, folder=ref.span.name)
             keys = commit_by_content(store, name, folder, _KEYS_KIND, facts)
-        self._asked = Asked(keys=(*self._asked.keys, keys))
-        self._say()
-        return self._shares.met(keys)
+        self._ask(keys=(*self._asked.keys, keys))
+        return self._shares.near(keys)
+
+    def ask_pairs(self, rows: Sequence[RowsRef]) -> None:
+        """Let the others begin to look for the pairs of the window's queries in earlier spans."""
+        self._ask(rows=tuple(rows))
+
+    def pairs(self) -> list[Path]:
+        """Return local folders of the earlier keys that the known positives of these queries are made of."""
+        return self._shares.pairs(self._asked.rows)
 
     def end(self) -> None:
         """Let the others leave. If that fails, they leave once this worker shows no sign of life."""
         with contextlib.suppress(OSError, StoreError):
-            self._asked = self._asked.model_copy(update={"over": True})
-            self._say()
+            self._ask(over=True)
+
+    def _ask(self, **more: object) -> None:
+        self._asked = self._asked.model_copy(update=more)
+        self._say()
 
     def _say(self) -> None:
         settle(self._job.store, _of_job(ASKED, self._job), self._asked.to_json())
 
 
 @contextlib.contextmanager
-def asking(job: Job) -> Iterator[Asking | None]:
+def asking(job: Job, write_keys: WriteKeys) -> Iterator[Asking | None]:
     """Yield the questions to the other workers of validate; None if it has one worker, or no earlier span.
 
     Inside the block the first worker shows a sign of life.
+
+    Args:
+        write_keys: writes the keys of earlier spans that are met by spans of the window. Its arguments are these spans,
+            the earlier ones, an empty folder for the keys, and one for temporary files.
     """
-    if job.share.of == 1 or not (shares := Shares(job)):
+    inputs = job.spec.inputs
+    assert isinstance(inputs, ValidateInputs)
+    if job.share.of == 1 or not inputs.history:
         yield None
         return
     with wait_for(job.store, _of_job(ASKING, job), SIGN_SECONDS, say=print):
-        asked = Asking(job, shares)
+        asked = Asking(job, Shares(job, write_keys))
         try:
             yield asked
         finally:
             asked.end()
 
 
-def answer(job: Job) -> None:
-    """Work on the questions of the first worker, as one of the others, until no more can come."""
+def answer(job: Job, write_keys: WriteKeys) -> None:
+    """Work on the questions of the first worker, as one of the others, until no more can come.
+
+    Args:
+        write_keys: as in `asking`.
+    """
     inputs = job.spec.inputs
     assert isinstance(inputs, ValidateInputs)
-    if not inputs.window or not (shares := Shares(job)):
+    if not inputs.window or not inputs.history:
         return
-    for number in range(len(inputs.window)):
-        if (keys := _wait(job, number)) is None:
-            return
+    shares, done = Shares(job, write_keys), 0
+    while (asked := _wait(job, done)) is not None:
         with job.clock.phase("productive"):
-            shares.work(keys)
+            shares.help(asked, done)
+        if asked.rows:
+            return
+        done = len(asked.keys)
 
 
-def _wait(job: Job, number: int) -> str | None:
-    """Return the folder of a question once it is asked; None if it will not be."""
+def _wait(job: Job, done: int) -> Asked | None:
+    """Return the questions once there are more than `done`; None if no more will be."""
     seen = uptime()
     while True:
         asked = find_record(job.store, _of_job(ASKED, job), Asked, "delete it, and start the run again")
-        if asked is not None and number < len(asked.keys):
-            return asked.keys[number]
         if asked is not None and asked.over:
             return None
+        if asked is not None and (len(asked.keys) > done or asked.rows):
+            return asked
         if look(job.store, _of_job(ASKING, job)) is not None:
             seen = uptime()
         elif uptime() - seen > PATIENCE_SECONDS:

@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,18 +193,19 @@ class LineageKeys:
         again = {"replayed": self.replayed.made_of} if self.replayed.replay.refs else {}
         return {"own": own, "of": [*own, *earlier, *golden], "rule": key_rule(self.heads), **again}
 
-    def commit_known(self, prefix: str, folder: Path) -> str:
+    def commit_known(self, prefix: str, folder: Path, met: Sequence[Path] | None = None) -> str:
         """Write the known positives of the run's queries to the workspace; return the folder's key.
 
         Args:
             prefix: start of the folder's key; a hash of the files follows.
             folder: a new local folder for the files.
+            met: folders of `write_met` over all earlier spans; None: the keys of all earlier rows are read.
 
         Raises:
             MissingFolder, CorruptFolder: the rows of a span without usable keys are missing or damaged.
         """
         folder.mkdir(parents=True)
-        self.write_known(folder, lambda: None)
+        self.write_known(folder, lambda: None, met)
         # In a file too, so that other rows give another folder.
         (folder / _MADE_OF).write_text(json.dumps(self.made_of), encoding="utf-8")
         return commit_by_content(self.store, prefix, folder, KIND, self.made_of)
@@ -227,21 +228,38 @@ class LineageKeys:
             return None
         return folder
 
-    def write_known(self, folder: Path, beat: Callable[[], object]) -> None:
+    def write_known(self, folder: Path, beat: Callable[[], object], met: Sequence[Path] | None = None) -> None:
         """Write the known positives of the run's queries, as `write_known` does.
 
         Args:
             beat: called as the work goes on.
+            met: as in `commit_known`.
         """
         made = folder / "own", folder / "earlier", folder / "replayed"
         own = self._folders(made[0], self.own, None, beat)
-        earlier = self._folders(made[1], self.earlier, self.golden, beat)
+        earlier = self._folders(made[1], self.earlier if met is None else (), self.golden, beat)
         made[2].mkdir()
         again = (keyed(table, self.heads) for table in beating(self.replayed, beat))
         write_keys(made[2], again, sum(ref.rows for ref in self.replayed.replay.refs))
-        write_known(folder, [*own, *earlier], [*own, made[2]], beat)
+        write_known(folder, [*own, *earlier, *(met or ())], [*own, made[2]], beat)
         for each in made:
             shutil.rmtree(each, ignore_errors=True)
+
+    def write_met(self, folder: Path, scratch: Path) -> None:
+        """Write the keys of the earlier rows that the known positives of the queries of `own` are made of.
+
+        `folder` is then a folder of keys itself, and smaller: it has an item's text once, and no pair of another query.
+        """
+        sides = {"own": self.own, "earlier": self.earlier}
+        own, earlier = (self._folders(scratch / name, refs, None, _silent) for name, refs in sides.items())
+        sources = [SortedFile(source, TEXTS) for source in earlier]
+        with (folder / TEXTS).open("wb") as texts:
+            for last in ranges_of_keys(sources):
+                distinct(np.concatenate([file.until(last) for file in sources])).tofile(texts)
+        with (folder / PAIRS).open("wb") as pairs:
+            for records in _met(earlier, own, _silent):
+                distinct(records).tofile(pairs)
+        (folder / OTHERS).touch()
 
     def _folders(
         self, folder: Path, refs: Sequence[RowsRef], golden: str | None, beat: Callable[[], object]
@@ -310,27 +328,38 @@ def write_known(
         own: folders with the queries whose positives are written, all of them in `sources` too; None: all queries.
         beat: called as the work goes on.
     """
-    texts, pairs = ([SortedFile(source, name) for source in sources] for name in (TEXTS, PAIRS))
-    asked = None if own is None else [SortedFile(each, name) for each in own for name in (PAIRS, OTHERS)]
+    texts = [SortedFile(source, TEXTS) for source in sources]
     with PositivesFile(folder, _TEXTS) as several:
         for last in ranges_of_keys(texts):
             beat()
             several.add(*np.concatenate([file.until(last) for file in texts]).T)
     of_item = Positives.open(folder, _TEXTS)
     with PositivesFile(folder, "item_key") as by_item, PositivesFile(folder, "text_key") as by_text:
-        for last in ranges_of_keys(pairs):
-            beat()
-            found = [file.until(last) for file in pairs]
-            if asked is not None:
-                wanted = np.unique(np.concatenate([file.until(last)[:, 0] for file in asked]))
-                found = [records[_among(records[:, 0], wanted)] for records in found]
-            queries, item, text = np.concatenate(found).T
+        for records in _met(sources, own, beat):
+            queries, item, text = records.T
             by_item.add(queries, item)
             items, number = np.unique(item, return_inverse=True)
             pair, others = _expanded(number, *of_item.lists(items), len(items))
             by_text.add(np.concatenate([queries, queries[pair]]), np.concatenate([text, others]))
     for path in folder.glob(f"{_TEXTS}.*"):
         path.unlink()
+
+
+def _met(sources: Sequence[Path], own: Sequence[Path] | None, beat: Callable[[], object]) -> Iterator[np.ndarray]:
+    """Yield the records of PAIRS with the queries of `own`, range by range of queries, int64 (n, 3)."""
+    pairs = [SortedFile(source, PAIRS) for source in sources]
+    asked = None if own is None else [SortedFile(each, name) for each in own for name in (PAIRS, OTHERS)]
+    for last in ranges_of_keys(pairs):
+        beat()
+        found = [file.until(last) for file in pairs]
+        if asked is not None:
+            wanted = np.unique(np.concatenate([file.until(last)[:, 0] for file in asked]))
+            found = [records[_among(records[:, 0], wanted)] for records in found]
+        yield np.concatenate(found)
+
+
+def _silent() -> None:
+    """Tell nobody that the work goes on."""
 
 
 def _among(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:

@@ -11,7 +11,6 @@ import pytest
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
-from infra.store.manifest import FileEntry
 from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.foundation.errors import CodeError
@@ -19,7 +18,7 @@ from tasks.judging.golden_set import store_golden_set
 from tasks.worker.process.cores import Cores
 from tasks.worker.process.job import Job, PhaseClock, Rank
 from tasks.worker.rows import duplicates, shares
-from tasks.worker.rows.duplicates import LeftOut, Signed, find_sides
+from tasks.worker.rows.duplicates import LeftOut, find_sides
 from tasks.worker.rows.shares import answer, asking, divide
 from tests.support.cloud.s3 import S3Server
 from tests.support.workspace.jobs import commit_rows, tiny_config
@@ -94,7 +93,7 @@ class Lineage:
 
     def first(self, job: Job, name: str = "first") -> Found:
         """The sides by the first worker; their names are hashes of their bytes."""
-        with asking(job) as asked:
+        with asking(job, no_keys) as asked:
             return find_sides(
                 job.store, self.window, self.history, CONFIG, "runs/k/validate/sides", self.scratch(name), Cores(()),
                 self.golden, asked.meet if asked is not None else None,
@@ -104,8 +103,12 @@ class Lineage:
         return self.first(self.job(0, 1), "alone")
 
 
+def no_keys(rows: Sequence[RowsRef], earlier: Sequence[RowsRef], folder: Path, scratch: Path) -> None:
+    raise NotImplementedError("nobody asks for pairs")
+
+
 def helped(jobs: Sequence[Job]) -> list[threading.Thread]:
-    threads = [threading.Thread(target=answer, args=(job,)) for job in jobs]
+    threads = [threading.Thread(target=answer, args=(job, no_keys)) for job in jobs]
     for thread in threads:
         thread.start()
     return threads
@@ -156,25 +159,26 @@ def test_a_lost_workers_share_is_taken_by_another(tmp_path: Path, monkeypatch: p
     """It has found its rows, and dies before it has written them."""
     lineage = Lineage(tmp_path, 6, window=1)
     alone = lineage.alone()
-    real, died = shares.commit, list[str]()
+    real, lost, died = shares.commit, threading.Event(), list[str]()
 
     def commit(store: Store, prefix: str, *rest: object) -> object:
-        if not died:
+        if threading.current_thread() is not threading.main_thread() and not lost.is_set():
             died.append(prefix)
             raise Dead
+        assert lost.wait(60)
         return real(store, prefix, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shares, "commit", commit)
 
-    def lost() -> None:
+    def die() -> None:
         with pytest.raises(Dead):
-            answer(lineage.job(1, 3))
+            answer(lineage.job(1, 3), no_keys)
+        lost.set()
 
-    thread = threading.Thread(target=lost)
+    thread = threading.Thread(target=die)
     thread.start()
     assert lineage.first(lineage.job(0, 3)) == alone
     thread.join(60)
-    assert died
     assert lineage.store.exists(f"{died[0]}/MANIFEST.json")
 
 
@@ -202,7 +206,7 @@ def test_a_damaged_share_is_done_again(tmp_path: Path) -> None:
 def test_others_leave_once_the_first_worker_has_failed(tmp_path: Path) -> None:
     lineage = Lineage(tmp_path, 9, spans=2, window=1)
     others = helped([lineage.job(1, 2)])
-    with pytest.raises(CodeError), asking(lineage.job(0, 2)):
+    with pytest.raises(CodeError), asking(lineage.job(0, 2), no_keys):
         raise CodeError("it is not fit to train on")
     end(others)
 
@@ -214,9 +218,9 @@ def test_others_leave_without_a_sign_of_the_first_worker(tmp_path: Path, monkeyp
 
 def test_nobody_asks_or_waits_without_earlier_spans(tmp_path: Path) -> None:
     lineage = Lineage(tmp_path, 11, spans=0, window=1)
-    with asking(lineage.job(0, 2)) as asked:
+    with asking(lineage.job(0, 2), no_keys) as asked:
         assert asked is None
-        answer(lineage.job(1, 2))
+        answer(lineage.job(1, 2), no_keys)
 
 
 def test_an_array_compares_in_a_bucket(tmp_path: Path, s3: S3Server) -> None:
@@ -230,18 +234,26 @@ def test_an_array_compares_in_a_bucket(tmp_path: Path, s3: S3Server) -> None:
     end(others)
 
 
-def files(*sizes: int) -> list[Signed]:
-    entries = [FileEntry(name="signatures.parquet", bytes=size, sha256="") for size in sizes]
-    return [Signed(f"runs/{number:02d}", "", "", entry) for number, entry in enumerate(entries)]
+def test_earlier_rows_that_are_like_none_make_empty_shares(tmp_path: Path) -> None:
+    lineage = Lineage(tmp_path, 13, spans=3, window=1, golden=False)
+    lineage.window = [commit_rows(lineage.store, "2026-W30", others(rows_of(random.Random(0), "x", 40)), tmp_path)]
+    assert lineage.first(lineage.job(0, 2)) == lineage.alone()
+    assert not [key for key in lineage.store.list("runs/by-2/validate/met") if key.endswith(".parquet")]
+
+
+def others(rows: pa.Table) -> pa.Table:
+    texts = [text.replace("word", "another") for text in rows["query"].to_pylist()]
+    rows = rows.set_column(rows.column_names.index("query"), "query", pa.array(texts))
+    return rows.set_column(0, "row_id", pa.array([f"new{number}" for number in range(rows.num_rows)]))
 
 
 def test_shares_are_consecutive_and_about_as_large() -> None:
-    found = divide(files(*[7] * 50)[::-1], 8)
-    assert [each.sides for share in found for each in share] == [f"runs/{number:02d}" for number in range(50)]
+    found = divide(range(50), [7] * 50, 8)
+    assert [each for share in found for each in share] == [*range(50)]
     assert {len(share) for share in found} == {6, 7}
-    assert [len(share) for share in divide(files(100, 1, 1, 100), 2)] == [2, 2]
+    assert [len(share) for share in divide("abcd", [100, 1, 1, 100], 2)] == [2, 2]
 
 
 def test_more_workers_than_spans_leave_some_without_a_share() -> None:
-    assert [len(share) for share in divide(files(5, 5, 5), 8)] == [1, 1, 1]
-    assert divide([], 8) == []
+    assert divide("abc", [5, 5, 5], 8) == [("a",), ("b",), ("c",)]
+    assert divide("", [], 8) == []

@@ -203,6 +203,34 @@ def test_what_validate_found_is_what_a_training_would_find_in_the_whole_history(
         assert_same(one, other)
 
 
+@pytest.mark.parametrize("shares", [[(0,), (1,)], [(0, 1)]])
+def test_the_earlier_keys_that_a_window_meets_are_enough_for_its_known_pairs(
+    spans: tuple[DirectoryStore, tuple[RowsRef, ...]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shares: list[tuple[int, ...]],
+):
+    """However the earlier spans are shared; validate wrote no keys of one, and there is a golden set."""
+    store, (first, second, own) = spans
+    earlier = (first, *with_keys(store, CONFIG, second))
+    (own,) = with_keys(store, CONFIG, own)
+    monkeypatch.setattr(row_keys, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(row_keys, "_READ_RECORDS", 5)
+    no_rows = ReplayedRows.of(store, CONFIG, (own,), earlier, None)
+    asked = LineageKeys(store, (own,), earlier, write_golden(store, own), CONFIG.heads, no_rows)
+    met = [tmp_path / f"met-{number}" for number in range(len(shares))]
+    for folder, share in zip(met, shares, strict=True):
+        folder.mkdir()
+        (scratch := tmp_path / f"scratch-{folder.name}").mkdir()
+        some = dataclasses.replace(asked, earlier=[earlier[number] for number in share], golden=None)
+        some.write_met(folder, scratch)
+    alone = asked.commit_known("runs/r/validate/positives/2026-03", tmp_path / "alone")
+    for ref in earlier:
+        store.delete(ref.prefix)
+        store.delete(ref.row_keys or "none")
+    assert asked.commit_known("runs/r/validate/positives/2026-03", tmp_path / "by-shares", met) == alone
+
+
 @pytest.mark.parametrize("why", ["damaged", "pruned", "other rows", "another rule", "other own rows", "replay"])
 def test_what_validate_found_is_refused_if_it_is_not_of_this_run(
     spans: tuple[DirectoryStore, tuple[RowsRef, ...]], tmp_path: Path, why: str, capsys: pytest.CaptureFixture[str]
