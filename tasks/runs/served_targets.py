@@ -89,6 +89,11 @@ def note(store: Store, served: Served) -> None:
     store.write(MEASURED.key(run=served.run_key), served.to_json())
 
 
+def forget(store: Store, release: int, name: str) -> None:
+    """Delete the record of `measured`: the target's table of the release is made again, and not whole meanwhile."""
+    store.delete(MEASURED.key(run=publication(release, name)))
+
+
 @contextlib.contextmanager
 def announced(store: Store, name: str, release: Release) -> Iterator[None]:
     """Say on a target's record that it is about to serve another model, until the block has ended.

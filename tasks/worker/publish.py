@@ -17,7 +17,7 @@ from tasks.contracts.jobs import PublishInputs, report
 from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.search import NarrowRecall
 from tasks.foundation.errors import ConfigError, DataError, StoreError
-from tasks.runs import branches, releases
+from tasks.runs import branches, releases, served_targets
 from tasks.worker.export.changed_rows import changes, comparable
 from tasks.worker.export.table_contents import IndexQuality, ReleaseVectors, check_content, check_ids, check_index
 from tasks.worker.export.target import Changeable, DamagedTable, Index, Owner, Target, release_of, table_names
@@ -83,6 +83,8 @@ def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOut
         if table == before and _damaged(target, table, release):
             table = next(name for name in names if name != before)
         prove = functools.partial(_proved, job, inputs, settings, target, release)
+        if table != before:  # until it is checked, no rollback goes to it at once
+            served_targets.forget(job.store, inputs.release, inputs.target)
         followed = None
         if before is not None and before not in names and table not in target.tables():
             followed = _follow(job.store, settings, target, before, table, release, prove)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.contracts.workspace import MEASURED
+from tasks.runs.served_targets import publication
 from tasks.worker import publish
 from tasks.worker.export.table_contents import ReleaseVectors
 from tasks.worker.export.targets import open_target
@@ -98,6 +100,17 @@ def test_an_interruption_while_a_damaged_table_is_replaced_is_gone_on_from(store
     assert served(store, place, release)
     outcome = publish.run(publish_job(store, place.config(), release))
     assert (outcome.loaded, outcome.dropped) == (0, (damaged,))
+
+
+def test_no_rollback_goes_at_once_to_a_table_that_is_loaded_again(store, place, monkeypatch):
+    """The record of an earlier publication of the release would say that its table was checked."""
+    release, watched = write_release(store, 1), Watched.instead_of_targets(monkeypatch)
+    record = MEASURED.key(run=publication(1, "look"))
+    store.write(record, b"{}")
+    watched.after["load"] = interrupt
+    with pytest.raises(Interrupted):
+        publish.run(publish_job(store, place.config(), release))
+    assert not store.exists(record)
 
 
 def test_a_killed_worker_leaves_the_old_release_and_whole_partitions(store, place):
