@@ -2,7 +2,7 @@
 
 If it stops before the swap, the target still serves the previous table, and the next publication resumes from the
 loaded partitions. A served table that is missing or damaged is replaced in the same way, by a second one. After a
-refresh, a table in a service with transactions takes over the changes alone.
+refresh, the served table takes over the changes alone, in a transaction, or a copy of it does.
 """
 
 import contextlib
@@ -18,13 +18,23 @@ from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.search import NarrowRecall
 from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.runs import branches, releases, served_targets
-from tasks.worker.export.changed_rows import changes, comparable
+from tasks.worker.export.changed_rows import changes, comparable, gathered
 from tasks.worker.export.table_contents import IndexQuality, ReleaseVectors, check_content, check_ids, check_index
-from tasks.worker.export.target import Changeable, DamagedTable, Index, Owner, Target, release_of, table_names
+from tasks.worker.export.target import (
+    Changeable,
+    DamagedTable,
+    Index,
+    Owner,
+    Target,
+    is_copy,
+    release_of,
+    table_names,
+)
 from tasks.worker.export.targets import open_target
 from tasks.worker.process.job import Job
 from tasks.worker.search.narrow_recall import Holdout, measure_narrow, search_holdout
 
+ROWS_AT_ONCE = 10_000  # at most, in one change: 30 MB with vectors of 768 numbers
 MOST_CHANGED = 0.25  # share of the release's items; beyond it, a new table with an index of its own costs less
 
 
@@ -94,13 +104,13 @@ def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOut
         else:
             loaded, proof = followed
         there = set(target.tables())  # before the swap: a later one is another publication's
-        keep = there - set(names) | {table}
+        keep = {each for each in there - set(names) if not is_copy(each)} | {table}
         if table != before or target.owner() != owner:
             if _overtaken(job.store, inputs):
                 return _left_alone(release.count, before)
             if not inputs.take_over:
                 _expect_own(target, target.serving(), owner)
-            if followed is None or target.owner() != owner:
+            if target.serving() != table or target.owner() != owner:
                 target.serve(table, owner)
         if table != before:
             keep = _kept(keep, {table, before}, job.store, inputs.release)
@@ -191,7 +201,7 @@ def _follow(
     try:
         with target.changing(before, table) as changed:
             written = done = 0
-            for each in changes(earlier, release):
+            for each in gathered(changes(earlier, release), ROWS_AT_ONCE):
                 target.change(changed, each.rows, each.gone)
                 written, done = written + each.rows.num_rows, done + each.rows.num_rows + len(each.gone)
                 if done > MOST_CHANGED * release.count:

@@ -5,7 +5,7 @@ A partition whose files both have is not read; of one with a new delta, the delt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +54,22 @@ def changes(before: ReleaseVectors, now: ReleaseVectors) -> Iterator[Changes]:
         rows = is_.live.filter(pa.array(_differing(was.live, is_.live)))
         if rows.num_rows or len(gone):
             yield Changes(now.as_rows(rows, number), gone.to_pylist())
+
+
+def gathered(some: Iterable[Changes], most: int) -> Iterator[Changes]:
+    """Join changes of several partitions, so that a service gets few requests; each has `most` rows and ids or less.
+
+    One partition's changes alone may be more.
+    """
+    rows, gone = list[pa.Table](), list[str]()
+    for each in some:
+        held = sum(table.num_rows for table in rows) + len(gone)
+        if held and held + each.rows.num_rows + len(each.gone) > most:
+            yield Changes(pa.concat_tables(rows), gone)
+            rows, gone = [], []
+        rows, gone = [*rows, each.rows], [*gone, *each.gone]
+    if rows:
+        yield Changes(pa.concat_tables(rows), gone)
 
 
 class _Named(NamedTuple):

@@ -9,6 +9,7 @@ import sys
 
 from tasks.contracts.erasing import ErasedTables, EraseItem, TargetLine
 from tasks.foundation.errors import StoreError
+from tasks.worker.export.target import is_copy
 from tasks.worker.export.targets import open_target
 from tasks.worker.search.answering import Answering, answer
 
@@ -24,6 +25,10 @@ def erase_item(asked: EraseItem) -> ErasedTables:
     with contextlib.closing(open_target(asked.target)) as target:
         served = target.serving()
         for table in target.tables():
+            if is_copy(table):  # left by a killed publication: nobody reads it
+                if not asked.dry_run:
+                    target.drop(table)
+                continue
             held = [*target.rows_of(table, list(asked.item_ids))]
             if not held:
                 continue

@@ -2,6 +2,9 @@
 
 LanceDB has no alias. So the table with the target's name has one row, the name of the table to read, which is replaced
 in one commit. A table may name the encoder of its queries in its metadata; LanceDB's clients then ask it by themselves.
+
+A table is a folder of files that are never written again, so a copy of it costs names alone in a folder, and no byte on
+the way in a bucket. Changes add small files to the copy.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import lancedb
 import numpy as np
@@ -22,6 +25,8 @@ import pyarrow.compute
 from lancedb.index import HnswFlat, HnswSq, IvfRq
 
 from configs.schema.stages import Form, LancedbTarget
+from infra.store.base import Store
+from infra.store.factory import open_store
 from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.catalogue.reuse import as_matrix
@@ -33,7 +38,9 @@ from tasks.worker.export.target import (
     Owner,
     Row,
     Shape,
+    is_copy,
     is_table_of,
+    name_of_copy,
     release_of,
 )
 
@@ -56,6 +63,9 @@ _INDEXES: dict[Form | None, tuple[Any, str]] = {  # its settings, and its name i
 }
 _BYTE = 8  # bits: of a binary vector, LanceDB takes whole bytes alone
 _MOST_TABLES = 10_000
+_NEWEST = 2**64 - 1  # less the version, it is the name of a version's manifest
+# Each search reads new rows one by one until they are in the index, and each part of the index apart from the others.
+UNINDEXED_ROWS, UNINDEXED_FILES, INDEX_PARTS = 10_000, 4, 4  # at most, beside one file and one part for all others
 _DISTANCE = "_distance"
 
 
@@ -65,6 +75,7 @@ class Lancedb:
     def __init__(self, target: LancedbTarget) -> None:
         self._name, self._encoder, self._width, self._form = target.name, target.encoder, target.width, target.form
         self._settings, self._kind = _INDEXES[target.form]
+        self._uri = target.uri
         self._searched: Any = None  # the last searched table
         self.where = f"lancedb {target.name} ({target.uri})"
         with self._speaking():
@@ -124,15 +135,37 @@ class Lancedb:
             there.add(rows)
 
     def index(self, table: str) -> Index:
+        """Build an index of all rows unless there is one; LanceDB scans a few new rows beside it."""
         with self._speaking():
             there = self._db.open_table(table)
-            if (found := _whole_index(there, self._kind)) is None:
-                self._searched = None
-                there.create_index(VECTOR, config=self._settings(distance_type="cosine"), replace=True)
-                found = _whole_index(there, self._kind)
-        if found is None:
+            found = _described(there, self._kind)
+            behind = found is not None and (
+                found.unindexed_rows > UNINDEXED_ROWS or found.unindexed_files > UNINDEXED_FILES
+            )
+            if found is None or (behind and found.parts > INDEX_PARTS):
+                for name in [each.name for each in there.list_indices() if VECTOR in each.columns]:
+                    there.drop_index(name)
+                self._tidy(table)  # first: rows that are moved later would be indexed again
+                self._db.open_table(table).create_index(
+                    VECTOR, config=self._settings(distance_type="cosine"), replace=True
+                )
+            elif behind:
+                self._tidy(table)
+            found = _described(self._db.open_table(table), self._kind)
+        if found is None or found.unindexed_rows > UNINDEXED_ROWS:
             raise StoreError(f"{self.where}, table {table}: it has no whole index, although one was built just now")
-        return found
+        return Index(found.name, found.rows)
+
+    def _tidy(self, table: str) -> None:
+        """Merge small files, index new rows, and delete what earlier versions alone have, unless consumers read it."""
+        self._searched = None
+        there = self._db.open_table(table)
+        if table == self.serving():
+            there.optimize()
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # another publication that loads this table may fail
+            there.optimize(cleanup_older_than=dt.timedelta(0), delete_unverified=is_copy(table))
 
     def count(self, table: str) -> int:
         with self._speaking():
@@ -170,6 +203,46 @@ class Lancedb:
             row = {"table": table, "release": release_of(table), MODEL_VERSION: version[0].as_py(), **owner._asdict()}
             pointer = self._db.create_table(self._name, schema=_POINTER, exist_ok=True)
             pointer.add([row], mode="overwrite")
+
+    @contextlib.contextmanager
+    def changing(self, table: str, into: str) -> Iterator[str]:
+        """Give a copy, which gets the name `into` in the end."""
+        copy = name_of_copy(into)
+        try:
+            self._copy(table, copy)
+            yield copy
+            with self._speaking():
+                self._files().move(f"{copy}.lance", f"{into}.lance")
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                self.drop(copy)
+            raise
+
+    def _copy(self, table: str, into: str) -> None:
+        """Copy the newest version of a table, its manifest last.
+
+        Raises:
+            DamagedTable: the table was changed meanwhile, so that some of its files may be gone.
+        """
+        with self._speaking():
+            files, version = self._files(), self._db.open_table(table).version
+            listed = (key.removeprefix(f"{table}.lance/") for key in files.list(f"{table}.lance"))
+            names = [name for name in listed if not name.startswith("_versions/")]
+            files.copy(f"{table}.lance", f"{into}.lance", [*names, f"_versions/{_NEWEST - version:020}.manifest"])
+            if self._db.open_table(table).version != version:
+                raise DamagedTable(f"{self.where}, table {table}: it was changed while it was copied")
+
+    def _files(self) -> Store:
+        return open_store(self._uri)
+
+    def change(self, table: str, rows: pa.Table, gone: list[str]) -> None:
+        listed = ", ".join(_quoted(item_id) for item_id in [*gone, *rows[ITEM_ID].to_pylist()])
+        with self._speaking():
+            self._searched = None
+            there = self._db.open_table(table)
+            there.delete(f"{ITEM_ID} IN ({listed})")
+            if rows.num_rows:
+                there.add(rows)
 
     def erase(self, table: str, item_ids: list[str]) -> None:
         """Write the table again without the items, and delete its earlier versions: LanceDB else keeps deleted rows."""
@@ -215,16 +288,27 @@ class Lancedb:
             raise kind(f"{self.where}: {error}") from error
 
 
-def _whole_index(table: Any, kind: str) -> Index | None:
-    """Return the index of a kind for the cosine over all vectors; None if it is missing or lacks rows."""
+class _Described(NamedTuple):
+    """An index and the rows that a search finds; files beside one with most rows are taken for small ones."""
+
+    name: str
+    parts: int
+    rows: int
+    unindexed_rows: int
+    unindexed_files: int
+
+
+def _described(table: Any, kind: str) -> _Described | None:
+    """Return the index of a kind for the cosine; None if there is none."""
     for index in table.list_indices():
         stats = table.index_stats(index.name)
         if VECTOR not in index.columns or index.index_type != kind:
             continue
         if stats is None or stats.distance_type != "cosine":
             continue
-        if not stats.num_unindexed_rows:
-            return Index(index.name, stats.num_indexed_rows)
+        rows, unindexed = stats.num_indexed_rows + stats.num_unindexed_rows, stats.num_unindexed_rows
+        small = table.stats()["fragment_stats"]["num_small_fragments"]
+        return _Described(index.name, stats.num_indices, rows, unindexed, small - stats.num_indices)
     return None
 
 

@@ -1,7 +1,8 @@
 """Releases in OpenSearch or Elasticsearch: an index per release, and an alias with the target's name, moved at once.
 
 Each document has the text beside its vector, so that one search can join BM25 and nearest vectors. Both services are
-spoken to with OpenSearch's client; they differ in the mapping of a vector and in its query.
+spoken to with OpenSearch's client; they differ in the mapping of a vector and in its query. Both copy an index by hard
+links on their own disks, while it takes no writes.
 """
 
 from __future__ import annotations
@@ -24,15 +25,21 @@ from opensearchpy.exceptions import (
 
 from configs.schema.stages import Form, OpensearchTarget
 from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
+from tasks.foundation.clock import sleep
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.export.secrets import secret_of
-from tasks.worker.export.target import PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of
+from tasks.worker.export.target import PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of, name_of_copy
 
 BATCH_BYTES = 8 * 2**20  # per request; a server refuses more than 100 MB
 PAGE_ITEMS = 10_000  # the most that a server gives at once, index.max_result_window
 TIMEOUT_SECONDS = 120
 CANDIDATES = 100  # vectors that a query compares, at least: with as few as the hits, HNSW misses near ones
 _REFUSED = (400, 401, 403)
+_NOT_READY = 503
+WAIT_SECONDS = 1800  # for a copy: hard links take a moment, a file system without them copies all bytes
+POLL_SECONDS = 1.0
+_WRITE_BLOCK = "index.blocks.write"
+_REPLICAS = ("index.number_of_replicas", "index.auto_expand_replicas")  # settings that no copy has by itself
 _FLOAT_BYTES = 24  # at most, of a number in JSON with its comma
 _COMPRESSED: dict[Form, str] = {"int8": "4x", "binary": "32x"}  # OpenSearch's levels
 _QUANTISED: dict[Form, str] = {"int8": "int8_hnsw", "binary": "bbq_hnsw"}  # Elasticsearch's kinds of index
@@ -87,7 +94,9 @@ class Opensearch:
         if self._elastic and self._version >= _KEPT_VECTORS:
             settings["index.mapping.exclude_source_vectors"] = False
         with self._speaking():
-            if not self._client.indices.exists(index=table):
+            if self._client.indices.exists(index=table):
+                self._await(table, seconds=10)  # a copy, if a publication was killed after it asked for one
+            else:
                 body = {"settings": settings, "mappings": {"dynamic": "strict", "properties": fields}}
                 self._client.indices.create(index=table, body=body)
 
@@ -121,30 +130,34 @@ class Opensearch:
 
     def load(self, table: str, partition: int, rows: pa.Table, again: bool) -> None:
         """Insert the rows; ids of documents are derived from item ids, so loading twice changes nothing."""
-        width = rows.schema.field(VECTOR).type.list_size
         with self._speaking():
             if again:
                 self._delete(table, _of_partition(partition))
-            waiting: list[dict[str, Any]] = []
-            size = 0
-            for batch in rows.to_batches(max_chunksize=256):
-                vectors = batch.column(VECTOR).flatten().to_numpy(zero_copy_only=False).astype(np.float32)
-                others = batch.select([ITEM_ID, TEXT, MODEL_VERSION, PARTITION]).to_pylist()
-                for document, vector in zip(others, vectors.reshape(-1, width), strict=True):
-                    waiting += [{"index": {"_id": _document(document[ITEM_ID])}}, {**document, VECTOR: vector.tolist()}]
-                    size += len(document[TEXT].encode()) + _FLOAT_BYTES * width
-                    if size > BATCH_BYTES:
-                        self._insert(table, waiting)
-                        waiting, size = [], 0
-            if waiting:
-                self._insert(table, waiting)
+            self._insert(table, rows)
             self._client.indices.refresh(index=table)
 
-    def _insert(self, table: str, actions: list[dict[str, Any]]) -> None:
+    def _insert(self, table: str, rows: pa.Table) -> None:
+        waiting: list[dict[str, Any]] = []
+        size = 0
+        for batch in rows.to_batches(max_chunksize=256):
+            width = batch.schema.field(VECTOR).type.list_size
+            vectors = batch.column(VECTOR).flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+            others = batch.select([ITEM_ID, TEXT, MODEL_VERSION, PARTITION]).to_pylist()
+            for document, vector in zip(others, vectors.reshape(-1, width), strict=True):
+                waiting += [{"index": {"_id": _document(document[ITEM_ID])}}, {**document, VECTOR: vector.tolist()}]
+                size += len(document[TEXT].encode()) + _FLOAT_BYTES * width
+                if size > BATCH_BYTES:
+                    self._send(table, waiting)
+                    waiting, size = [], 0
+        if waiting:
+            self._send(table, waiting)
+
+    def _send(self, table: str, actions: list[dict[str, Any]]) -> None:
         """Send documents. Raises ConfigError, StoreError: the service refuses one; names its reason."""
         answer = self._client.bulk(index=table, body=actions)
         if answer["errors"]:
-            first = next(each["index"] for each in answer["items"] if "error" in each["index"])
+            results = (result for each in answer["items"] for result in each.values())
+            first = next(result for result in results if "error" in result)
             kind = ConfigError if first["status"] in _REFUSED else StoreError
             raise kind(f"{self.where}, index {table}: {first['error']['type']}: {first['error']['reason']}")
 
@@ -204,6 +217,62 @@ class Opensearch:
             self._client.indices.put_mapping(index=table, body={"_meta": owner._asdict()})
             self._client.indices.update_aliases(body={"actions": [*gone, made]})
 
+    @contextlib.contextmanager
+    def changing(self, table: str, into: str) -> Iterator[str]:
+        """Give a copy without replicas; a copy of that gets the name `into` in the end, since no index is renamed.
+
+        Whoever finds an index of that name finds all its changes, also after a kill between any two requests.
+        """
+        copy = name_of_copy(into)
+        with self._speaking():
+            found = self._client.indices.get_settings(index=table, params={"flat_settings": "true"})[table]["settings"]
+        try:
+            self._clone(table, copy, {"index.number_of_replicas": 0, "index.auto_expand_replicas": "false"})
+            yield copy
+            self._clone(copy, into, {name: found[name] for name in _REPLICAS if name in found})
+        finally:
+            with contextlib.suppress(StoreError):  # else the next publication drops it
+                self.drop(copy)
+
+    def _clone(self, table: str, into: str, settings: dict[str, Any]) -> None:
+        """Copy an index, which takes no writes meanwhile; wait until the copy can be searched.
+
+        Raises:
+            DamagedTable: the service refuses to copy it, or doesn't come to an end.
+        """
+        try:
+            self._client.indices.put_settings(index=table, body={_WRITE_BLOCK: True})
+            try:
+                asked = {"settings": {**settings, _WRITE_BLOCK: None}}
+                self._client.indices.clone(index=table, target=into, body=asked)
+                self._await(into)
+            finally:
+                self._client.indices.put_settings(index=table, body={_WRITE_BLOCK: None})
+        except TransportError as error:
+            if not isinstance(error.status_code, int):  # no answer
+                raise StoreError(f"{self.where}: {_reason(error)}") from error
+            raise DamagedTable(f"{self.where}, index {table}: it can't be copied: {_reason(error)}") from error
+
+    def _await(self, table: str, seconds: int = WAIT_SECONDS) -> None:
+        """Wait until all shards of a copy can be searched; asks for no right beyond that of a search."""
+        for left in range(seconds, -1, -1):
+            try:
+                shards = self._client.count(index=table)["_shards"]
+                if shards["successful"] == shards["total"]:
+                    return
+            except TransportError as error:
+                if error.status_code != _NOT_READY or not left:
+                    raise
+            sleep(POLL_SECONDS)
+        raise StoreError(f"{self.where}, index {table}: some of its shards don't answer")
+
+    def change(self, table: str, rows: pa.Table, gone: list[str]) -> None:
+        with self._speaking():
+            if gone:
+                self._send(table, [{"delete": {"_id": _document(item_id)}} for item_id in gone])
+            self._insert(table, rows)
+            self._client.indices.refresh(index=table)
+
     def erase(self, table: str, item_ids: list[str]) -> None:
         """Delete the documents, and have their segments written again without them."""
         with self._speaking():
@@ -219,6 +288,7 @@ class Opensearch:
         self._client.close()
 
     def _delete(self, table: str, query: dict[str, Any]) -> None:
+        self._client.indices.put_settings(index=table, body={_WRITE_BLOCK: None})  # left by a kill while it was copied
         self._client.indices.refresh(index=table)  # a query finds only documents from before the last refresh
         self._client.delete_by_query(index=table, body={"query": query}, params={"refresh": "true"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from contextlib import AbstractContextManager
 from hashlib import sha256
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -18,7 +19,9 @@ CANDIDATES = 10  # items for each hit that the index of a form gives, to be comp
 
 BESIDE = "_b"  # suffix of the second table of a release, loaded beside a damaged one
 
-_TABLE = re.compile(rf"_r(\d+)_[0-9a-f]{{8}}({BESIDE})?")
+_CHANGING = r"_c[0-9a-f]{8}"  # suffix of a copy that is being changed; another one at each try
+
+_TABLE = re.compile(rf"_r(\d+)_[0-9a-f]{{8}}({BESIDE})?({_CHANGING})?")
 
 
 class DamagedTable(StoreError):
@@ -73,7 +76,7 @@ class Target(Protocol):
         ...
 
     def tables(self) -> list[str]:
-        """Return the tables of all releases under the target's name, including incomplete ones."""
+        """Return the tables of all releases under the target's name, including incomplete ones and copies."""
         ...
 
     def create(self, table: str, shape: Shape) -> None:
@@ -143,7 +146,8 @@ class Changeable(Protocol):
     def changing(self, table: str, into: str) -> AbstractContextManager[str]:
         """Give the name of the table to change: consumers see nothing of the changes before the end of the block.
 
-        After it there is the table `into`, with its index; `table` may be gone. An exception in the block undoes all.
+        After it there is the table `into`, with its index. Either consumers read it, and `table` is gone, or they read
+        `table` until `serve`. An exception in the block undoes all.
         """
         ...
 
@@ -173,6 +177,16 @@ def table_names(target: str, release: int, vectors_sha256: str, narrow: str = ""
 def is_table_of(target: str, table: str) -> bool:
     """Return True if a table holds a release published under the target's name."""
     return table.startswith(target) and _TABLE.fullmatch(table[len(target) :]) is not None
+
+
+def name_of_copy(table: str) -> str:
+    """Return the name of a copy that is to become a table; no other process has a copy of this name."""
+    return f"{table}_c{secrets.token_hex(4)}"
+
+
+def is_copy(table: str) -> bool:
+    """Return True if a table is a copy that is being changed, or was left so by a killed publication."""
+    return re.search(rf"{_CHANGING}$", table) is not None
 
 
 def release_of(table: str) -> int:

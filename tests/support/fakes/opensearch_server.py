@@ -3,7 +3,8 @@ make. Written from the documents of both: docs.opensearch.org (Index, Document a
 elastic.co/docs/api. Emulated: it searches exactly, ranks texts by BM25 over all words, and keeps nothing on disk.
 
 As the real ones, it finds only refreshed documents in searches, counts and deletions by query, refuses what they
-refuse with their types of error, and changes all aliases of a request or none.
+refuse with their types of error, and changes all aliases of a request or none. A copy of an index answers no
+first request, and has neither the aliases nor the number of replicas of its source.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 
 MOST_HITS = 10_000  # index.max_result_window
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_ONE_SHARD = {"total": 1, "successful": 1, "skipped": 0, "failed": 0}
 Json = dict[str, Any]
 
 
@@ -39,6 +41,7 @@ class Refused(Exception):
 class _Index:
     def __init__(self, settings: Json, mappings: Json) -> None:
         self.settings, self.mappings = settings, mappings
+        self.starting = 0  # requests that a copy, whose shards are not there yet, does not answer
         self.live: dict[str, Json] = {}  # as of now, for reads by id
         self.seen: dict[str, Json] = {}  # as of the last refresh, for searches
 
@@ -116,6 +119,8 @@ class OpensearchServer:
                 return self._move(asked["actions"])
             case "GET", ["_cat", "indices", pattern]:
                 return [{"index": name} for name in self.indices if fnmatch.fnmatchcase(name, pattern)]
+            case "PUT", [name, "_clone", target]:
+                return self._clone(name, target, asked)
             case "HEAD", [name]:
                 self._index(name)
                 return None
@@ -129,13 +134,16 @@ class OpensearchServer:
                 return {"acknowledged": True}
         name, call = parts[0], parts[1]
         index = self._index(name)
+        if index.starting and call not in ("_mapping", "_settings"):
+            index.starting -= 1
+            raise Refused(503, "search_phase_execution_exception", "all shards failed")
         calls: dict[str, Callable[[], Any]] = {
             "_mapping": lambda: self._mapping(name, index, method, asked),
-            "_settings": lambda: index.settings.update(asked) or {"acknowledged": True},
+            "_settings": lambda: self._settings(name, index, method, asked, query),
             "_forcemerge": lambda: {"_shards": {"failed": 0}},
             "_bulk": lambda: self._bulk(index, lines),
             "_refresh": lambda: self._refresh(index),
-            "_count": lambda: {"count": len(_matching(index.seen, asked.get("query")))},
+            "_count": lambda: {"count": len(_matching(index.seen, asked.get("query"))), "_shards": _ONE_SHARD},
             "_mget": lambda: {"docs": [self._got(index, each) for each in asked["ids"]]},
             "_delete_by_query": lambda: self._delete(index, asked["query"], query),
             "_search": lambda: self._search(index, asked),
@@ -200,16 +208,52 @@ class OpensearchServer:
             return {"acknowledged": True}
         return {each: {"mappings": index.mappings} for each in self._names(name)}
 
+    def _settings(self, name: str, index: _Index, method: str, asked: Json, query: dict[str, str]) -> Json:
+        """Change settings, where null is the default, or return them all as texts."""
+        if method == "PUT":
+            changed = {**index.settings, **asked}
+            index.settings = {key: value for key, value in changed.items() if value is not None}
+            return {"acknowledged": True}
+        if query.get("flat_settings") != "true":
+            raise Refused(400, "not_emulated", "nested settings")
+        found = {"index.number_of_replicas": 1, **index.settings}
+        return {name: {"settings": {key: str(value) for key, value in found.items()}}}
+
+    def _clone(self, name: str, target: str, asked: Json) -> Json:
+        source = self._own(name)
+        if target in self.indices or self.aliases.get(target):
+            raise Refused(400, "resource_already_exists_exception", f"index [{target}] already exists")
+        if source.settings.get("index.blocks.write") is not True:
+            reason = f'index {name} must be read-only to resize index. use "index.blocks.write=true"'
+            raise Refused(500, "illegal_state_exception", reason)
+        if asked.keys() - {"settings", "aliases"}:
+            raise Refused(400, "x_content_parse_exception", f"unknown field in {sorted(asked)}")
+        own = ("index.number_of_replicas", "index.auto_expand_replicas")
+        kept = {key: value for key, value in source.settings.items() if key not in own}
+        changed = {**kept, **asked.get("settings", {})}
+        made = _Index({key: value for key, value in changed.items() if value is not None}, dict(source.mappings))
+        made.live, made.seen, made.starting = dict(source.live), dict(source.live), 1
+        self.indices[target] = made
+        return {"acknowledged": True, "shards_acknowledged": False, "index": target}
+
     def _bulk(self, index: _Index, lines: list[Json]) -> Json:
-        made = []
-        for action, document in zip(lines[::2], lines[1::2], strict=True):
-            identity = action["index"]["_id"]
-            wrong = self._wrong(index, identity, document)
-            if wrong is None:
+        made, left = [], iter(lines)
+        for line in left:
+            ((what, action),) = line.items()
+            identity, document = action["_id"], next(left) if what == "index" else None
+            wrong, status = self._wrong(index, identity, document) if document is not None else None, 400
+            if index.settings.get("index.blocks.write") is True:
+                blocked = "blocked by: [FORBIDDEN/8/index write (api)];"
+                wrong, status = {"type": "cluster_block_exception", "reason": blocked}, 403
+            if wrong is not None:
+                made.append({what: {"_id": identity, "status": status, "error": wrong}})
+            elif document is not None:
                 index.live[identity] = document
-            answer = {"_id": identity, "status": 400, "error": wrong} if wrong else {"_id": identity, "status": 201}
-            made.append({"index": answer})
-        return {"errors": any("error" in each["index"] for each in made), "items": made}
+                made.append({what: {"_id": identity, "status": 201}})
+            else:
+                there = index.live.pop(identity, None) is not None
+                made.append({what: {"_id": identity, "status": 200 if there else 404}})
+        return {"errors": any("error" in result for each in made for result in each.values()), "items": made}
 
     def _wrong(self, index: _Index, identity: str, document: Json) -> Json | None:
         fields = index.mappings["properties"]
@@ -245,6 +289,8 @@ class OpensearchServer:
         return {name: value for name, value in document.items() if name != "vector" or not leaves_out}
 
     def _delete(self, index: _Index, query: Json, parameters: dict[str, str]) -> Json:
+        if index.settings.get("index.blocks.write") is True:
+            raise Refused(403, "cluster_block_exception", "blocked by: [FORBIDDEN/8/index write (api)];")
         gone = _matching(index.seen, query)
         for identity in gone:
             index.live.pop(identity, None)

@@ -11,7 +11,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker import publish
-from tasks.worker.export.target import DamagedTable, Index, Shape
+from tasks.worker.export.target import Changeable, DamagedTable, Index, Shape
 from tasks.worker.export.targets import open_target
 from tests.support.fakes.fake_runner import small_config
 from tests.support.fakes.opensearch_server import OpensearchServer
@@ -110,3 +110,22 @@ def test_the_hybrid_search_of_the_page_joins_words_and_vector(store, opensearch)
         )
     assert joined["c"] > alone["c"] + 0.1
     assert (joined["a"], joined["b"]) == (alone["a"], alone["b"])
+
+
+def test_a_copy_has_the_replicas_of_its_index_and_leaves_that_ready_for_writes(store, opensearch):
+    """Also if a kill left the index without the right to write; a copy that is refused is a table to be loaded."""
+    place = opensearch_place(opensearch.empty())
+    table = str(publish.run(publish_job(store, place.config(), write_release(store, 1))).table)
+    opensearch.indices[table].settings["index.number_of_replicas"] = 2
+    (settings,) = place.config().publish.targets
+    with contextlib.closing(open_target(settings)) as target:
+        assert isinstance(target, Changeable)
+        with target.changing(table, "look_r2_00000000") as copy:
+            assert opensearch.indices[copy].settings["index.number_of_replicas"] == 0
+        assert opensearch.indices["look_r2_00000000"].settings["index.number_of_replicas"] == "2"
+        assert sorted(opensearch.indices) == [table, "look_r2_00000000"]
+        with pytest.raises(DamagedTable, match="already exists"), target.changing(table, "look_r2_00000000"):
+            pass
+        opensearch.indices[table].settings["index.blocks.write"] = True
+        target.erase(table, ["i0007"])
+        assert target.count(table) == 23
