@@ -107,7 +107,8 @@ def amount_of(known: Known, config: Config, stage: Stage, load: Load) -> float |
     """Return the tokens that train computes, or the texts that infer embeds; None if not known.
 
     Tokens are taken from earlier runs and scaled by rows, else from `load`, which has an estimate by the texts' bytes.
-    A catalogue is expected to grow as it grew last; a run that trains queries alone embeds the new items.
+    A catalogue is expected to grow as it grew last. A run that trains queries alone embeds the new items: as many as
+    the last one of its kind, and the first none.
     """
     done = sorted(known.past.records, key=lambda record: record.started_at)
     before = [
@@ -120,7 +121,7 @@ def amount_of(known: Known, config: Config, stage: Stage, load: Load) -> float |
     if stage is Stage.infer:
         texts = [each.amount for _, each in before]
         if config.train.sides == "queries":
-            return texts[-1] if texts else load.items
+            return texts[-1] if texts else 0.0
         return texts[-1] + max(0.0, texts[-1] - texts[-2]) if len(texts) > 1 else texts[-1] if texts else load.items
     by_rows = [each.amount * growth(known.past, record, config, stage, load.rows) for record, each in before]
     return statistics.median(by_rows[-ATTEMPTS:]) if by_rows else load.tokens

@@ -14,7 +14,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.costs import Basis, RunCost, StageCost
 from tasks.contracts.kinds import is_refresh
-from tasks.contracts.outcomes import Phases, WarmupOutcome
+from tasks.contracts.outcomes import InferOutcome, Phases, WarmupOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import REFRESHING, Place, Stage, place_of
@@ -37,6 +37,7 @@ class Facts(NamedTuple):
     config: Config
     rows: Sequence[int] | None  # ingested rows of each span of its window
     reads_graphs: bool = False  # its warmup left graphs on a runtime that reads compiled ones back
+    run: Run | None = None  # its outcomes
 
 
 class Past(NamedTuple):
@@ -49,6 +50,22 @@ class Past(NamedTuple):
         """Return True if an attempt's run trained the same sides; a refresh trains none."""
         known = self.runs.get(record.run_key)
         return known is None or is_refresh(record.run_key) or known.config.train.sides == config.train.sides
+
+    def not_embedded(self, record: LedgerRecord, config: Config) -> float:
+        """Return the productive seconds of an attempt of infer in which it embedded items that are not embedded now.
+
+        A run that trains queries alone keeps the release's vectors: other than one of both sides it embeds new items
+        alone, and these are not counted before validate has found them.
+        """
+        known = self.runs.get(record.run_key)
+        if known is None or known.run is None or record.stage is not Stage.infer:
+            return 0.0
+        if config.train.sides == "both" or self.did_so(record, config):
+            return 0.0
+        found = known.run.outcome(Stage.infer)
+        if not isinstance(found, InferOutcome) or not found.texts_per_second:
+            return 0.0
+        return min((found.vectors - found.vectors_reused) / found.texts_per_second, record.seconds.productive)
 
     def was_on(self, record: LedgerRecord, place: Place) -> bool:
         """Return True if an attempt had such machines, or was configured to: AWS Batch may have given it others."""
@@ -99,7 +116,7 @@ def _facts(run: Run) -> Facts | None:
     warm = run.outcome(Stage.warmup)
     graphs = warm.graphs if isinstance(warm, WarmupOutcome) else None
     reads = graphs is not None and graphs.readable
-    return Facts(run.plan.config, rows_of(run.snapshot.store, run.plan.window), reads)
+    return Facts(run.plan.config, rows_of(run.snapshot.store, run.plan.window), reads, run)
 
 
 def _released(store: Store, refreshes: bool = False) -> list[str]:
@@ -149,7 +166,8 @@ def scaled(known: Past, record: LedgerRecord, config: Config, stage: Stage, rows
     if stage is Stage.warmup and known.compiled(record, config):
         return record.seconds.model_copy(update={"compiling": 0.0})
     ratio = growth(known, record, config, stage, rows)
-    return record.seconds.model_copy(update={"productive": record.seconds.productive * ratio})
+    done = record.seconds.productive - known.not_embedded(record, config)
+    return record.seconds.model_copy(update={"productive": done * ratio})
 
 
 def middle(phases: Iterable[Phases]) -> Phases:

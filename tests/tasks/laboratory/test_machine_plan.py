@@ -11,8 +11,9 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.costs import StageCost
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import ConfigError
-from tasks.laboratory.machine_plan import Asked, plan_costs, planned_cost
-from tasks.monitoring.estimates import run_cost
+from tasks.laboratory.encoding_time import Known, Load
+from tasks.laboratory.machine_plan import Asked, plan_costs, planned_cost, stage_cost
+from tasks.monitoring.estimates import Past, run_cost
 from tasks.planning.next_run import plan_run
 from tasks.preflight.enough import enough
 from tasks.runs.run import WHOLE, Run, against, error_of, record_plan
@@ -60,6 +61,15 @@ def test_a_first_run_on_aws_is_planned_by_published_figures(store: DirectoryStor
     assert cost.training.exchange is not None
     assert cost.memory is not None
     assert cost.memory.device_gib == 16.0
+
+
+def test_a_first_run_of_queries_alone_embeds_no_item_on_machines_that_nobody_used() -> None:
+    load = Load(items=10_000_000, steps=100, tokens=1e9)
+    both, queries = (small_config(*ON_BATCH, *more) for more in ((), ("train.sides=queries",)))
+    costs = [stage_cost(Known(Past((), {})), config, Stage.infer, load) for config in (both, queries)]
+    seconds = [cost.phases.productive for cost in costs if cost.phases is not None]
+    assert seconds[0] > 1
+    assert seconds[1] == 0.0
 
 
 def test_a_machine_without_a_price_is_named_and_its_cost_unknown(store: DirectoryStore) -> None:

@@ -157,6 +157,21 @@ def test_a_run_is_expected_to_take_as_long_as_earlier_runs(store: DirectoryStore
     assert run_cost(store, plan).seconds == 7 * 9.75
 
 
+def test_a_first_run_of_queries_alone_is_expected_to_embed_no_item(
+    store: DirectoryStore, runner: FakeRunner, config
+) -> None:
+    """It keeps the release's vectors, and was planned with the time of embedding them all."""
+    made = carry_out(plan_run(store, config, "2021-Q1")).inferred
+    assert made is not None
+    assert made.texts_per_second is not None
+    plan = plan_run(store, small_config("train.sides=queries"))
+    embedding = made.vectors / made.texts_per_second
+    assert embedding > 0
+    assert run_cost(store, plan).seconds == pytest.approx(7 * 9.75 - embedding)
+    carry_out(plan)
+    assert run_cost(store, plan_run(store, config)).seconds == pytest.approx(7 * 9.75)
+
+
 def test_finished_stages_are_not_in_the_estimate(store: DirectoryStore, runner: FakeRunner, config):
     carry_out(plan_run(store, config, "2021-Q1"))
     runner.fail(Stage.train, DataError("bad"))
