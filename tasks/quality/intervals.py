@@ -8,7 +8,8 @@ counts all three:
   less that of rows which share both (Cameron, Gelbach and Miller 2011), each by leaving out one query or item (the
   jackknife, CR3 of MacKinnon and White 1985).
 - Half a query more is counted as the best, and half as the worst there can be.
-- A calibration error is above 0 by chance alone, as it adds up sizes: its bounds count the part that chance can give.
+- A calibration error is above 0 by chance alone, as it adds up sizes: its bounds count the part that chance can give,
+  and the bounds of a difference the most that chance can give one of the two.
 - The bounds are Student's, with as many degrees of freedom as the influences show (Satterthwaite 1946), and wider on
   the side to which the influences are skewed (Johnson 1978).
 
@@ -31,7 +32,30 @@ SHARES = (*RANKING, *NAMED, "auc", "calibration_error", "multiclass_accuracy", "
 TWO_SIDED = 0.975  # confidence of each bound of an interval of 95 %
 POWER = 0.8  # probability that the rows that a verdict asks for are enough
 _NUDGE = 1e-5  # share of a sum by which it is changed to find a slope
+BY_CHANCE = math.sqrt(2 / math.pi)  # mean size of a normal variable around 0, in standard deviations
 _ROUNDS = 20  # for an estimate that depends on itself; it settles in about five
+_HALVINGS = 40  # after so many, a range is as narrow as float32
+
+
+class Chance(NamedTuple):
+    """Chance in a sum of sizes, over the bins."""
+
+    spread: float  # sum of the standard errors
+    most: float  # excess over the true sizes, if these are two standard errors below the measured ones, or 0
+
+
+class Sizes(NamedTuple):
+    """Chance in a difference of calibration errors, each a sum of sizes, which are above 0 by chance alone.
+
+    `more` and `less` belong to the side that counts, and to the one that is taken off. `apart` is the sum of sizes of
+    the differences between both in each bin, with its standard error; infinite if the sides have other rows. The true
+    difference is no larger.
+    """
+
+    more: Chance
+    less: Chance
+    apart: float
+    apart_error: float
 
 
 class Error(NamedTuple):
@@ -41,16 +65,24 @@ class Error(NamedTuple):
     degrees: float  # degrees of freedom of `standard_error`, at least 2
     skew: float = 0.0  # third moment of the estimate, in standard errors
     excess: float = 0.0  # excess of the estimate over the truth, in the mean; below 0: the estimate is too low
+    sizes: Sizes | None = None  # None for all but a difference of calibration errors
 
     def bounds(self, estimate: float, confidence: float) -> tuple[float, float]:
-        """Return the lower and the upper bound; each holds with this confidence."""
+        """Return the lower and the upper bound; each holds with this confidence.
+
+        Bounds of a difference of calibration errors hold also if one side is calibrated and the other is not: chance
+        makes the first error, and adds hardly anything to the second.
+        """
         quantile = student(confidence, self.degrees)
         wider = (2 * quantile**2 + 1) / 6 * self.skew
-        low, high = quantile + max(-wider, 0.0), quantile + max(wider, 0.0)
-        return (
-            estimate - max(self.excess, 0.0) - low * self.standard_error,
-            estimate - min(self.excess, 0.0) + high * self.standard_error,
-        )
+        below, above = ((quantile + max(each, 0.0)) * self.standard_error for each in (-wider, wider))
+        low, high = estimate - max(self.excess, 0.0) - below, estimate - min(self.excess, 0.0) + above
+        if (sizes := self.sizes) is None:
+            return low, high
+        apart = sizes.apart + quantile * sizes.apart_error
+        more = true_sizes(estimate + above + sizes.less.most, sizes.more.spread)
+        less = true_sizes(-estimate + below + sizes.more.most, sizes.less.spread)
+        return min(low, -min(less, apart)), max(high, min(more, apart))
 
 
 class Term(NamedTuple):
@@ -81,7 +113,7 @@ def error_of(*terms: Term) -> Error:
         return Error(0.0, 2.0)
     variance = max(square_group + square_item - square_both, square_group, square_item) + step**2
     skew = float((widest**3).sum()) / second**1.5
-    return Error(math.sqrt(variance), 2 * second**2 / fourth, skew, _excess_by_chance(terms))
+    return Error(math.sqrt(variance), 2 * second**2 / fourth, skew, _excess_by_chance(terms), _sizes(terms))
 
 
 def _excess_by_chance(terms: Sequence[Term]) -> float:
@@ -99,17 +131,82 @@ def _excess(answers: Answers, values: np.ndarray) -> float:
 
     The mean is taken as one standard deviation below the measured size, which is itself too large.
     """
-    away = CALIBRATION[answers.metric].parts(answers.truth, values)[:, 1:]
-    numbers = _numbers([answers.groups])
-    by_group = np.stack([np.bincount(numbers, weights=column) for column in away.T])
-    sums = by_group.sum(axis=1)
-    spread = np.sqrt(np.maximum((by_group**2).sum(axis=1) - sums**2 / by_group.shape[1], 0.0))
     found = 0.0
-    for size, deviation in zip(np.abs(sums).tolist(), spread.tolist(), strict=True):
+    away = CALIBRATION[answers.metric].parts(answers.truth, values)[:, 1:]
+    for size, deviation in zip(*_sizes_of(away, answers.groups), strict=True):
         if deviation:
-            normal, mean = NormalDist(0.0, deviation), max(size - deviation, 0.0)
-            found += 2 * (deviation**2 * normal.pdf(mean) - mean * normal.cdf(-mean))
+            found += _excess_size(max(size - deviation, 0.0), deviation)
     return found / len(values)
+
+
+def _excess_size(mean: float, deviation: float) -> float:
+    """Return the mean size of a normal variable less the size of its mean."""
+    normal = NormalDist(0.0, deviation)
+    return 2 * (deviation**2 * normal.pdf(mean) - mean * normal.cdf(-mean))
+
+
+def true_sizes(measured: float, spread: float) -> float:
+    """Return the largest sum of true sizes that measures so much in the mean, by chance: evenly over the bins.
+
+    Args:
+        spread: sum of the bins' standard errors.
+    """
+    low, high = 0.0, measured
+    if measured <= BY_CHANCE * spread:
+        return 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        enough = middle + _excess_size(middle, spread) > measured
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def _sizes(terms: Sequence[Term]) -> Sizes | None:
+    """Return the chance in a difference of calibration errors; None for other estimates."""
+    if terms[0].answers.metric != "calibration_error":
+        return None
+    found: dict[bool, list[Chance]] = {True: [], False: []}
+    for answers, weights in terms:
+        for weight, away in zip(weights, _away(answers, weights), strict=True):
+            if weight:
+                found[weight > 0].append(_chance(*_sizes_of(away, answers.groups, answers.items)))
+    if not all(found.values()):
+        return None
+    more, less = (Chance(*map(math.fsum, zip(*found[sign], strict=True))) for sign in (True, False))
+    if len(terms) > 1:
+        return Sizes(more, less, math.inf, 0.0)
+    ((answers, weights),) = terms
+    apart, errors = _sizes_of(_away(answers, weights).sum(axis=0), answers.groups, answers.items)
+    return Sizes(more, less, math.fsum(apart), math.hypot(*errors))
+
+
+def _away(answers: Answers, weights: Sequence[float]) -> np.ndarray:
+    """Return how much the class exceeds the probability in its bin, weighted, float64 (models, rows, bins)."""
+    parts = [CALIBRATION[answers.metric].parts(answers.truth, values)[:, 1:] for values in answers.values]
+    return np.asarray(weights)[:, None, None] * np.stack(parts) / len(answers.truth)
+
+
+def _chance(sizes: Sequence[float], deviations: Sequence[float]) -> Chance:
+    pairs = [pair for pair in zip(sizes, deviations, strict=True) if pair[1]]
+    most = math.fsum(_excess_size(max(size - 2 * deviation, 0.0), deviation) for size, deviation in pairs)
+    return Chance(math.fsum(deviations), most)
+
+
+def _sizes_of(away: np.ndarray, *clusters: np.ndarray) -> tuple[list[float], list[float]]:
+    """Return the sizes of the bins' sums, and their standard errors, by the clusters that give the greatest.
+
+    Args:
+        away: float64 (rows, bins).
+        clusters: names of the rows' clusters, any type, (rows,) each.
+    """
+    numbers = [_numbers([cluster]) for cluster in clusters]
+    summed = [np.stack([np.bincount(each, weights=column) for column in away.T]) for each in numbers]
+    sums = [each.sum(axis=1) for each in summed]
+    spreads = [
+        np.sqrt(np.maximum((each**2).sum(axis=1) - total**2 / each.shape[1], 0.0))
+        for each, total in zip(summed, sums, strict=True)
+    ]
+    return np.abs(sums[0]).tolist(), np.max(spreads, axis=0).tolist()
 
 
 def interval_of(answers: Answers) -> tuple[float, float]:
