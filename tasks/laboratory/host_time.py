@@ -17,7 +17,7 @@ from tasks.preflight.encoder_size import NUMBER_BYTES, EncoderSize
 MODELS = 4  # most models that an evaluation ranks among all items
 RELEASES = 2  # a release searches its own vectors and the last release's
 PAIR_BYTES = 24  # keys of a row, by which its pair is known
-RIGHT_ITEMS = 10  # of a row's query in all earlier spans: assumed
+RIGHT_ITEMS = 10  # pairs of a row's query in all earlier spans: assumed
 ASKED_BYTES = 99  # keys of a row, with which several workers compare; measured 2026-11-29
 
 

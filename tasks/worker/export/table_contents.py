@@ -119,7 +119,7 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 SAMPLED_ITEMS = 1000  # others each time; finds damage of 0.5 % of the items in 99.3 of 100 checks
 QUERIES = 100  # sampled vectors; give recall@10 of a good index to about 0.005
 NEAREST = 10
-_SAME_NUMBER = 2e-3  # of unit vectors; float16 rounds to 5e-4, once in the release and once in a service
+_SAME_NUMBER = 2e-3  # difference of unit vectors; float16 rounds to 5e-4, once in the release and once in a service
 _SAME_SCORE = 1e-5  # items with the same text have the same vector; each is a correct answer
 
 

@@ -89,7 +89,7 @@ def divide(parts: Sequence[P], sizes: Sequence[int], workers: int) -> list[tuple
 class Share(NamedTuple):
     """Some earlier spans, whose rows that are met are one folder of the workspace."""
 
-    key: str  # of the folder; it follows from all that the rows are found by
+    key: str  # key of the folder, made from all that the rows are found by
     of: tuple[str, ...]  # folders of rows, of the window and of the earlier spans
     spans: int
     write: Callable[[Path], None]  # writes them into an empty local folder
