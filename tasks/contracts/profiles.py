@@ -48,6 +48,15 @@ class ColumnProfile(Record):
     )
 
 
+class KnownRelation(Record):
+    """The values of one feature for the items that were known before a span."""
+
+    items: int
+    kept: float | None = Field(
+        description="1: in the order, or of the category, of before; 0: no relation; null: one value"
+    )
+
+
 class SpanProfile(Record):
     """The clean rows of one span: `profiles/<span>.json` by their folder `rows/`."""
 
@@ -65,6 +74,9 @@ class SpanProfile(Record):
     )
     unknown_tokens: float | None = Field(
         default=None, description="share of tokens that the parent's tokenizer does not know; null: without a parent"
+    )
+    relations: dict[str, KnownRelation] = Field(
+        default={}, description="relation of the known items' values to those before the span, by feature"
     )
 
 

@@ -18,24 +18,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
-from infra.store.manifest import commit, open_files
+from infra.store.manifest import commit
+from infra.store.records import read_record
 from tasks.contracts.evaluation import ENOUGH_SPANS
 from tasks.contracts.jobs import ValidateInputs, report
 from tasks.contracts.outcomes import ValidateOutcome
-from tasks.contracts.profiles import BAD_ROWS_KIND, SpanProfile
+from tasks.contracts.profiles import BAD_ROWS_KIND, KnownRelation, SpanProfile
 from tasks.contracts.references import HoldoutRule, RowsRef, SpanRef, newest_rows
+from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, HELD, KEYS, POSITIVES, PROFILE, REPLAYED, SIDES
 from tasks.data.erased import Erasures, read_erased
-from tasks.data.rows import ROWS_KIND, has_ids_alone
-from tasks.foundation.errors import CodeError, DataError
+from tasks.data.rows import has_ids_alone
+from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.foundation.languages import load_identifier
 from tasks.preflight.encoder import pretrained_folder
 from tasks.quality.expectations import load_great_expectations
+from tasks.runs.results import read_result
 from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.item_checks import item_checks
 from tasks.worker.catalogue.sources import Sources
-from tasks.worker.catalogue.wrong_joins import Relation
 from tasks.worker.process.cores import Cores
 from tasks.worker.process.job import Job
 from tasks.worker.rows import ids_alone, window
@@ -65,12 +67,14 @@ from tasks.worker.training.row_keys import write_span_keys
 from tasks.worker.training.tokens_ahead import tokenise_ahead
 
 
-def write_profiles(job: Job, profiles: Sequence[SpanProfile]) -> dict[str, str]:
-    """Write the profiles; return their keys by span."""
-    keys = {}
+def write_profiles(job: Job, profiles: Sequence[SpanProfile], items: Sequence[SpanItems]) -> dict[str, str]:
+    """Write the profiles, with what is known of the spans' items; return their keys by span."""
+    keys, found = {}, {each.span: each.relations for each in items}
     for profile in profiles:
         keys[profile.span] = PROFILE.of(job.spec, span=profile.span)
-        job.store.write(keys[profile.span], profile.to_json())
+        relations = found.get(profile.span, {}).items()
+        known = {name: KnownRelation(items=each.items, kept=each.kept) for name, each in relations}
+        job.store.write(keys[profile.span], profile.model_copy(update={"relations": known}).to_json())
     return keys
 
 
@@ -154,6 +158,7 @@ class _Judged(NamedTuple):
     counts: WindowCounts
     filled: Mapping[SpanRef, FilledSpan]  # spans of ids alone
     late: LateRows
+    items: Sequence[SpanItems]
 
 
 def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path, cores: Cores) -> _Judged:
@@ -219,7 +224,7 @@ def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path, cores: Cores)
             rows_late=late.rows,
         )
         stop_if_critical(job, outcome.model_copy(update={"samples": tuple(counts.samples)}), inputs.window)
-    return _Judged(outcome, counts, filled, late)
+    return _Judged(outcome, counts, filled, late, compared)
 
 
 def _written(
@@ -230,7 +235,7 @@ def _written(
     Args:
         asked: the questions to the other workers, if any.
     """
-    config, (outcome, counts, filled, late) = job.config, judged
+    config, (outcome, counts, filled, late, compared) = job.config, judged
     rows = tuple(commit_rows(job, scratch, span, rows, span in filled) for span, rows in counts.clean.items() if rows)
     waiting = inputs.waiting
     if filled:
@@ -254,7 +259,7 @@ def _written(
             "rows": rows,
             "waiting": waiting,
             "checks": (*outcome.checks, check_left_out(rows, left)),
-            "profiles": write_profiles(job, counts.profiles),
+            "profiles": write_profiles(job, counts.profiles, compared),
             "left_out_of_training": sum(each.training for each in left),
             "left_out_of_holdout": sum(each.held for each in left),
             "golden": inputs.kept_out,
@@ -344,17 +349,19 @@ def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Se
     return [each for each in found if each is not None]
 
 
-def _usual_relations(job: Job, inputs: ValidateInputs) -> Mapping[str, Relation]:
-    """Return the relations of the last earlier span's features to the spans before it, by feature.
-
-    Feeds are left out: they have the values of today.
-    """
+def _usual_relations(job: Job, inputs: ValidateInputs) -> Mapping[str, KnownRelation]:
+    """Return the relations of the last earlier span's features, by feature, as its own validation found them."""
     if len(inputs.history) < ENOUGH_SPANS:
         return {}
-    *older, last = inputs.history
-    rows, sources = open_files(job.store, last.prefix, ROWS_KIND), Sources(newest_rows(older), ())
-    found = compare_items(job.store, last.span.name, rows, sources, (), job.config)
-    return found.relations if found else {}
+    last = inputs.history[-1]
+    try:
+        result = read_result(job.store, last.run_key, Stage.validate)
+        profiles = result.outcome.profiles if result and isinstance(result.outcome, ValidateOutcome) else {}
+        key = profiles.get(last.span.name)
+        return read_record(job.store, key, SpanProfile).relations if key is not None else {}
+    except StoreError as error:
+        print(f"{error}; nothing is usual for the relations of features", flush=True)
+        return {}
 
 
 def _judge(

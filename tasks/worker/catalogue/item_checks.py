@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from configs.schema.stages import Bounds
 from configs.schema.validation import ItemsConfig
 from tasks.contracts.outcomes import Check
+from tasks.contracts.profiles import KnownRelation
 from tasks.worker.catalogue.against import SpanItems
 from tasks.worker.catalogue.wrong_joins import Relation, surely_lost
 from tasks.worker.checks.verdicts import check_share, not_judged
@@ -31,10 +32,10 @@ _OTHERS = (
 
 _WORTH_EXAMPLES = 0.05
 
-Relations = Mapping[str, Relation]
+Usual = Mapping[str, KnownRelation]
 
 
-def item_checks(found: Sequence[SpanItems], limits: ItemsConfig, before: Callable[[], Relations] = dict) -> list[Check]:
+def item_checks(found: Sequence[SpanItems], limits: ItemsConfig, before: Callable[[], Usual] = dict) -> list[Check]:
     """Return the checks of the compared spans, each for the worst span; empty without spans.
 
     Args:
@@ -154,10 +155,10 @@ def _fitting(found: Sequence[SpanItems], limits: ItemsConfig) -> Check:
     return check_share(name, share, bounds, "items.words", sentence, _OTHERS)
 
 
-def _related(found: Sequence[SpanItems], limits: ItemsConfig, before: Callable[[], Relations]) -> list[Check]:
+def _related(found: Sequence[SpanItems], limits: ItemsConfig, before: Callable[[], Usual]) -> list[Check]:
     """Return two checks for each feature: its unit, and its relation to the values before."""
     checks: list[Check] = []
-    usual: Relations | None = None
+    usual: Usual | None = None
     for feature in dict.fromkeys(name for each in found for name in each.relations):
         unit, related = f"unit of {feature}", f"{feature} related to before"
         enough = [

@@ -9,18 +9,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from configs.load import load_config
+from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
-from tasks.contracts.outcomes import Check
+from tasks.contracts.outcomes import Check, Phases, StageResult
+from tasks.contracts.profiles import KnownRelation
 from tasks.contracts.references import FeedRef, RowsRef
 from tasks.data.rows import DELETED, FEED_KIND
+from tasks.worker import validate
 from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.item_checks import item_checks
 from tasks.worker.catalogue.sources import Sources
-from tasks.worker.catalogue.wrong_joins import Relation
 from tests.support.pages.golden import Golden
-from tests.support.workspace.spans import FEATURES, SCRATCH, TYPES, row, validated
+from tests.support.workspace.jobs import with_held
+from tests.support.workspace.spans import APRIL, FEATURES, MARCH, SCRATCH, TYPES, job, row, validated, write_span
 
 CONFIG = load_config(None, [SCRATCH, *FEATURES])
 KNOWN = 300
@@ -57,10 +60,11 @@ def compared(
     return found
 
 
-RELATED = {"price": Relation(KNOWN, 1.0), "brand": Relation(KNOWN, 1.0)}  # the span before to the one before it
+# The span before to the one before it.
+RELATED = {name: KnownRelation(items=KNOWN, kept=1.0) for name in ("price", "brand")}
 
 
-def failed(found: SpanItems | None, usual: dict[str, Relation] = RELATED) -> dict[str, str]:
+def failed(found: SpanItems | None, usual: dict[str, KnownRelation] = RELATED) -> dict[str, str]:
     """The failed checks by name, with their severity."""
     assert found is not None
     checks = item_checks([found], CONFIG.validate_.items, lambda: usual)
@@ -239,11 +243,37 @@ def test_a_feature_that_never_agreed_with_itself_may_go_on_so(
     assert usual is not None
     limits, asked = CONFIG.validate_.items, []
 
-    def as_now() -> dict[str, Relation]:
+    def as_now() -> dict[str, KnownRelation]:
         asked.append(True)
-        return dict(found.relations)
+        return {name: KnownRelation(items=each.items, kept=each.kept) for name, each in found.relations.items()}
 
     assert all(each.passed for each in item_checks([found], limits, as_now) if each.name == PRICE)
     assert asked == [True]
     item_checks([usual], limits, as_now)
     assert asked == [True]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_relation_of_the_span_before_is_read_from_its_profile(
+    store: DirectoryStore, tmp_path: Path, before: RowsRef, monkeypatch: pytest.MonkeyPatch, recorded: bool
+) -> None:
+    """No earlier span is compared with those before it again: of years of rows that would be all."""
+    asked: list[str] = []
+
+    def noted(store: Store, span: str, *others: Any) -> SpanItems | None:
+        asked.append(span)
+        return compare_items(store, span, *others)
+
+    monkeypatch.setattr(validate, "compare_items", noted)
+    (before,) = with_held(store, CONFIG, before)
+    write_span(store, tmp_path, MARCH, month(change=WRONG["prices of other items"][0]))
+    outcome = validate.judge(job(store, [MARCH], [before]))
+    result = StageResult(run_key="k", attempt=1, config_sha256="", phases=Phases(), outcome=outcome)
+    if recorded:
+        store.write("runs/k/validate/result.json", result.to_json())
+    write_span(store, tmp_path, APRIL, month(change=lambda r: r | {"price": float(r["row_id"][1:])}))
+    (price,) = (
+        each for each in validate.judge(job(store, [APRIL], [before, *outcome.rows])).checks if each.name == PRICE
+    )
+    assert asked == [MARCH.name, APRIL.name]
+    assert ("in the span before" in price.sentence) == recorded
