@@ -70,7 +70,7 @@ def measure(sheet: Sheet, items: int) -> None:
                     done = publish.run(publish_job(shop.store, config, release, only_current=False))
                 took = time.monotonic() - began
                 new = sum(size for file, size in _files(database).items() if file not in seen)
-                written = round(new / 1e6, 1) if service == "LanceDB" else "not counted"
+                written = new / 1e6 if service == "LanceDB" else "not counted"
                 sheet.row(f"{service}, {name}", release.vectors, done.loaded, took, written)
 
         bring("the first of a model")

@@ -7,13 +7,14 @@ import itertools
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from infra.store.manifest import FileEntry
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import DataError
 from tasks.worker.export import opensearch
-from tasks.worker.export.changed_rows import changes, comparable
+from tasks.worker.export.changed_rows import Changes, changes, comparable, gathered
 from tasks.worker.export.table_contents import ReleaseVectors
 from tasks.worker.export.target import Changeable, Target
 from tasks.worker.export.targets import open_target
@@ -85,6 +86,16 @@ def test_a_partition_with_a_new_delta_is_read_without_its_shard(large: Shop, mon
     shards = {entry.sha256 for layers in before.files.values() for entry in layers}
     assert opened
     assert not shards & {entry.sha256 for entry in opened}
+
+
+def test_changes_of_few_rows_are_gathered_and_none_is_lost_or_split() -> None:
+    each = [Changes(pa.table({"item_id": [str(number)] * rows}), gone) for number, (rows, gone) in enumerate(
+        [(1, []), (1, ["a"]), (0, ["b"]), (5, []), (1, []), (1, ["c"])]
+    )]  # fmt: skip
+    joined = list(gathered(each, 3))
+    assert [(one.rows["item_id"].to_pylist(), one.gone) for one in joined] == [
+        (["0", "1"], ["a"]), ([], ["b"]), (["3"] * 5, []), (["4", "5"], ["c"])
+    ]  # fmt: skip
 
 
 def test_only_releases_of_one_kind_are_compared(shop: Shop) -> None:
