@@ -17,6 +17,7 @@ from tasks.judging.judge_again import plan_again
 from tasks.publish import publish_release
 from tasks.release import release
 from tasks.runs import branches
+from tasks.runs.holds import why_waiting
 from tasks.runs.plan import save_plan
 from tasks.runs.results import Judgement, Refusal
 from tasks.runs.run import Run
@@ -56,6 +57,8 @@ def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overr
             if judged.passes:
                 inferred = inferred or infer(plan, catalogue, model, warm.compiled, after=judged)
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
+            if isinstance(made, Release) and (waits := why_waiting(store, made)):
+                return ended(recorded.run, waits)
             if isinstance(made, Release):
                 announce_release(store, plan, made)
                 publish_release(store, plan, made)

@@ -26,7 +26,6 @@ from flows.orchestration.parameters import AnySpan, ConfigFile, Overrides, TimeZ
 from flows.orchestration.recorded_invocation import record_invocation
 from flows.orchestration.run_end import ended, show_rejection
 from flows.refresh import refresh_after_rejection
-from infra.store.base import Store
 from infra.store.factory import open_store, require_fit
 from tasks.contracts.runs import Release, RunPlan
 from tasks.evaluate import evaluate
@@ -39,10 +38,10 @@ from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.server_presence import repeat_until_served
 from tasks.runs import releases
+from tasks.runs.holds import why_waiting
 from tasks.runs.plan import NothingToDo, save_plan
 from tasks.runs.results import Judgement, Refusal
 from tasks.runs.run import Run
-from tasks.runs.snapshot import Snapshot
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
@@ -129,8 +128,8 @@ def pipeline(
             if not judged.refused or releases.of_run(store, plan.run_key):  # a release outlives stricter gates
                 inferred = inferred or infer(plan, catalogue, model, warm.compiled, after=judged)
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
-            if isinstance(made, Release) and made.number in Snapshot(store, strict=True).held:
-                return ended(recorded.run, _why_held(store, made))
+            if isinstance(made, Release) and (waits := why_waiting(store, made)):
+                return ended(recorded.run, waits)
             if isinstance(made, Release):
                 announce_release(store, plan, made)
                 publish_release(store, plan, made)
@@ -139,9 +138,3 @@ def pipeline(
             announce_rejection(store, plan, made, following)
             refresh_after_rejection(store, config, plan.config.lineage)
             return ended(recorded.run, f"{recorded.run.message} {following}")
-
-
-def _why_held(store: Store, made: Release) -> str:
-    hold = releases.hold_of(store)
-    why = hold.sentence if hold is not None else ""  # the hold was just lifted
-    return f"{why} Release {made.number} is made, and becomes current with the next run or refresh after the hold."

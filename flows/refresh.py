@@ -30,6 +30,7 @@ from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger
 from tasks.runs import releases
 from tasks.runs.catalogues import Refresh, close_left, plan_refresh
+from tasks.runs.holds import why_waiting
 from tasks.runs.plan import NothingToDo, save_plan
 from tasks.runs.results import Refusal
 from tasks.validate import catalogue_of, validate
@@ -72,6 +73,9 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
                 made = _carry_out(store, planned)
             finally:
                 sum_up_refreshes(store)
+        if isinstance(made, Release) and (why := why_waiting(store, made)):
+            late: Any = Completed(name="Held", message=why, data=None)
+            return late
         if isinstance(made, Release):
             words = f"Released as {made.number}, a refresh of {made.refreshed} with {made.vectors:,} vectors"
             released: Any = Completed(name="Released", message=words, data=made)
@@ -122,6 +126,8 @@ def refresh_with(store: Store, config: Config, waiting: Sequence[SpanRef]) -> st
             return f"Its items wait too: {reason}."
         made = _carry_out(store, planned)
     sum_up_refreshes(store)
+    if isinstance(made, Release) and (why := why_waiting(store, made)):
+        return f"Its items wait too. {why}"
     if isinstance(made, Release):
         return f"Refreshed as release {made.number}, with {made.vectors:,} vectors."
     return f"The refresh was rejected, so the current release stays: {made.why}"
@@ -152,7 +158,9 @@ def _carry_out(store: Store, planned: Refresh) -> Release | Refusal:
     catalogue = catalogue_of(plan, validate(plan))
     inferred = infer(plan, catalogue, current.model, None, reuse=current)
     made = release(plan, current.model, inferred, current, current.rows)
-    if isinstance(made, Release):
+    if isinstance(made, Release) and (why := why_waiting(store, made)):
+        logger().warning("%s", why)
+    elif isinstance(made, Release):
         announce_release(store, plan, made)
         publish_release(store, plan, made)
     else:

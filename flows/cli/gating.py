@@ -17,13 +17,14 @@ from flows.presentation.wording import NONE
 from infra.store.base import Store
 from tasks.contracts.evaluation import Override, Verdict, refused
 from tasks.contracts.kinds import lineage_lock
-from tasks.contracts.runs import RunState
+from tasks.contracts.runs import Release, RunState
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.judging.judge_again import judge_again, let_pass, plan_again
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import branches, releases
 from tasks.runs.audit import audited
+from tasks.runs.holds import why_waiting
 from tasks.runs.results import Judgement
 from tasks.runs.run import Run
 
@@ -33,7 +34,7 @@ class GateOutput(Record):
 
     run_key: str
     span: str
-    state: RunState = Field(description="Released, Rejected, or Unfinished: a gate asks a person")
+    state: RunState = Field(description="Released, Held, Rejected, or Unfinished: a gate asks a person")
     sentence: str
     judgement: int = Field(description="number of judgements of the run; one by the same rules is not repeated")
     verdicts: tuple[Verdict, ...] = Field(description="verdicts by the present rules, with all numbers")
@@ -91,10 +92,8 @@ def gate(
         made, url = done.value, done.run_url
         assert isinstance(made, Run)
         verdicts = made.judgement.all_verdicts if made.judgement is not None else ()
-        number = made.release.number if made.release is not None else None
-        return _output(store, plan.span.name, judgement, verdicts, number, url, run_key)
-    number_of = release.number if release else None
-    return _output(store, plan.span.name, judgement, judgement.all_verdicts, number_of, url, run_key)
+        return _output(store, plan.span.name, judgement, verdicts, made.release, url, run_key)
+    return _output(store, plan.span.name, judgement, judgement.all_verdicts, release, url, run_key)
 
 
 def _arithmetic(verdict: Verdict) -> tuple[Cell | str, ...]:
@@ -105,14 +104,16 @@ def _arithmetic(verdict: Verdict) -> tuple[Cell | str, ...]:
 
 
 def _output(
-    store: Store, span: str, judgement: Judgement, verdicts: tuple[Verdict, ...], release: int | None, url: str | None,
+    store: Store, span: str, judgement: Judgement, verdicts: tuple[Verdict, ...], made: Release | None, url: str | None,
     run_key: str,
 ) -> GateOutput:  # fmt: skip
+    release, waits = (made.number, why_waiting(store, made)) if made is not None else (None, "")
+    reached = RunState.HELD if waits else RunState.RELEASED
     return GateOutput(
         run_key=run_key,
         span=span,
-        state=RunState.RELEASED if release is not None else _unreleased(judgement),
-        sentence=_sentence(store, judgement, verdicts, release, url),
+        state=reached if release is not None else _unreleased(judgement),
+        sentence=waits or _sentence(store, judgement, verdicts, release, url),
         judgement=judgement.number,
         verdicts=verdicts,
         overrides=judgement.overrides,
@@ -133,6 +134,11 @@ def _sentence(
     then = judgement.outcome.champion_version
     others = current is not None and current.number != release and current.model.version != then
     stale = f" The champion that it is compared with is {then or 'none'}; another is released since." if others else ""
+    if release is not None and url is not None and current is not None and current.number != release:
+        return (
+            f"Released as {release}, and release {current.number} of {current.span.name} serves on; to serve this one: "
+            f"millrace rollback --to {release}"
+        )
     if release is not None and url is not None:
         return f"Released as {release}.{stale}"
     if release is not None and refused(verdicts):

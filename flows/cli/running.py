@@ -21,7 +21,7 @@ from flows.presentation.wording import NONE, count, plural, seconds
 from infra.store.base import Store
 from infra.store.factory import require_fit
 from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.runs import Release, RunState
+from tasks.contracts.runs import Hold, Release, RunState
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CodeError, ConfigError
 from tasks.foundation.records import Record
@@ -33,6 +33,7 @@ from tasks.running.early_loading import begin_loading
 from tasks.runs import releases
 from tasks.runs.adding_releases import waits
 from tasks.runs.catalogues import plan_refresh
+from tasks.runs.holds import why_waiting
 from tasks.runs.plan import NothingToDo
 from tasks.runs.results import Refusal, read_result
 from tasks.runs.run import Run
@@ -146,8 +147,7 @@ def refresh(
     store = options.store
     require_fit(store)
     if (hold := releases.hold_of(store)) is not None:
-        sentence = f"{hold.sentence} Nothing is refreshed until: millrace hold --off"
-        return RefreshOutput(state="Held", sentence=sentence, run_url=None, release=None, embedded=None)
+        return _held(hold, None)
     try:
         config, served = options.config(), releases.current(store)
         if verify and served is not None:
@@ -163,6 +163,8 @@ def refresh(
         if decided := _decided(store, served):
             now = releases.current(store)
             return RefreshOutput(state="Released", sentence=decided, run_url=done.run_url, release=now, embedded=None)
+        if (hold := releases.hold_of(store)) is not None:  # it came since
+            return _held(hold, done.run_url)
         sentence = "nothing was done: another process refreshes this lineage, or has just done it"
         return RefreshOutput(state="NothingToDo", sentence=sentence, run_url=done.run_url, release=None, embedded=None)
     if isinstance(release, Refusal):
@@ -181,6 +183,11 @@ def refresh(
         release=release,
         embedded=embedded,
     )
+
+
+def _held(hold: Hold, run_url: str | None) -> RefreshOutput:
+    sentence = f"{hold.sentence} Nothing is refreshed until: millrace hold --off"
+    return RefreshOutput(state="Held", sentence=sentence, run_url=run_url, release=None, embedded=None)
 
 
 def _next(run: RunReport, words: list[str]) -> Parts:
@@ -214,10 +221,7 @@ def _decided(store: Store, served: Release | None) -> str:
 def _sentence(store: Store, config: Config, run: Run) -> str:
     if run.rejected:
         return f"{run.message} {next_start(store, config)}"
-    if run.release is not None and run.state is RunState.HELD and (hold := run.snapshot.hold) is not None:
-        number = run.release.number
-        return f"{hold.sentence} Release {number} becomes current with the next run after: millrace hold --off"
-    return ""
+    return why_waiting(store, run.release) if run.release is not None else ""
 
 
 def stages_table(stages: Iterable[StageLine]) -> Table:

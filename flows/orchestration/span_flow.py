@@ -26,9 +26,9 @@ from tasks.release import release
 from tasks.running.context import override_context
 from tasks.running.stage_output import logger
 from tasks.runs.answers import NOBODY, decide
+from tasks.runs.holds import why_waiting
 from tasks.runs.results import Judgement, Refusal
 from tasks.runs.run import Run
-from tasks.runs.snapshot import Snapshot
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
@@ -83,7 +83,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
                 made = release(plan, model_of(trained), inferred, judged, (*plan.history, *validated.rows))
         if not isinstance(made, Release):
             return _rejected(store, plan, made, "release")
-        if made.number in Snapshot(store, strict=True).held:
+        if why_waiting(store, made):
             return None
         announce_release(store, plan, made)
         publish_release(store, plan, made)

@@ -57,6 +57,21 @@ def lift(store: Store) -> tuple[Hold, tuple[Release, ...]]:
     return lifted, tuple(read(store, number) for number in pointer.undecided if is_made(store, number))
 
 
+def why_waiting(store: Store, made: Release) -> str:
+    """Return the sentence about a release that a hold keeps back; empty if none does.
+
+    Raises:
+        StoreError: the pointer is not readable.
+    """
+    _, pointer = read_pointer(store)
+    if pointer is None or pointer.hold is None or made.number not in pointer.undecided:
+        return ""
+    return (
+        f"{pointer.hold.sentence} Release {made.number} is made, and becomes current with the next run or refresh "
+        "after: millrace hold --off"
+    )
+
+
 def _pointer(store: Store) -> tuple[bytes | None, Pointer]:
     raw, pointer = read_pointer(store)
     if pointer is None:

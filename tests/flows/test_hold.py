@@ -8,6 +8,8 @@ import pytest
 
 import infra.compute.factory
 from configs.load import load_config
+from flows.cli import running
+from flows.cli.flow_runs import FlowDone
 from flows.cli.running import refresh as refresh_command
 from flows.cli.terminal.options import RunOptions
 from flows.pipeline import pipeline
@@ -74,6 +76,18 @@ def test_a_held_run_keeps_its_model_until_the_hold_is_lifted(prefect, store, run
     last = served_targets.of_target(store, "look")
     assert last is not None
     assert last.release == 3
+
+
+def test_a_hold_that_comes_during_a_refresh_is_the_end_of_it(store, runner, monkeypatch):
+    pipeline(store.uri, "2021-Q1", overrides=PUBLISHED)
+    ingest_feed(store, "2021-01")
+    infer = runner._infer
+    monkeypatch.setattr(runner, "_infer", lambda *given: (hold(store, "why"), infer(*given))[1])
+    monkeypatch.setattr(running, "run_flow", lambda name, _, *given: FlowDone(refresh(*given), "", "page"))
+    ended = refresh_command(RunOptions(store, None, PUBLISHED))
+    assert (ended.state, ended.run_url, serving(store)) == ("Held", "page", 1)
+    assert "millrace hold --off" in ended.sentence
+    assert releases.numbers(store) == [1, 2]
 
 
 def test_the_next_run_compares_with_a_model_that_was_held(store, runner):

@@ -15,7 +15,8 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import ConfigError
 from tasks.runs import releases
-from tests.support.fakes.fake_runner import FakeRunner
+from tasks.runs.holds import hold
+from tests.support.fakes.fake_runner import FakeRunner, ingest
 
 OVERRIDES = ("model.scratch.layers=1",)
 FLOOR = "evaluate.gates=[{{metric: recall@10, direction: higher, threshold: {}, baseline: none, severity: critical}}]"
@@ -63,6 +64,34 @@ def test_an_override_releases_and_is_seen_wherever_the_release_is(store, runner)
     release = releases.current(store)
     assert release is not None
     assert release.overrides == passed.overrides
+
+
+def test_an_override_during_a_hold_does_not_say_that_its_model_serves(store, runner):
+    pipeline(store.uri, "2021-Q1", overrides=OVERRIDES)
+    refused = pipeline(store.uri, "2021-Q2", overrides=(*OVERRIDES, FLOOR.format(0.9)))
+    hold(store, "the sale")
+    passed = judged(store, refused.run_key, override="Ada", reason="the holdout is odd")
+    asked_again = judged(store, refused.run_key)
+    for each in (passed, asked_again):
+        assert (each.state, each.release) == ("Held", 3)
+        assert "Release 3 is made, and becomes current" in each.sentence
+        assert "millrace hold --off" in each.sentence
+    current = releases.current(store)
+    assert current is not None
+    assert current.number == 2, "the refresh after the rejection"
+
+
+def test_an_override_of_an_earlier_span_says_that_the_later_one_serves_on(store, runner):
+    pipeline(store.uri, "2021-Q1", overrides=OVERRIDES)
+    refused = pipeline(store.uri, "2021-Q2", overrides=(*OVERRIDES, FLOOR.format(0.9)))
+    ingest(store, "2021-Q3")
+    later = pipeline(store.uri, overrides=OVERRIDES)
+    assert later.release is not None
+    assert later.release == releases.current(store)
+    passed = judged(store, refused.run_key, override="Ada", reason="the holdout is odd")
+    assert passed.release == later.release.number + 1
+    assert releases.current(store) == later.release
+    assert f"of 2021-Q3 serves on; to serve this one: millrace rollback --to {passed.release}" in passed.sentence
 
 
 def test_a_released_run_asked_again_with_stricter_gates_stays_released(store, runner):
