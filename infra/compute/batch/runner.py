@@ -55,7 +55,18 @@ class BatchRunner:
         except BaseException as error:
             if isinstance(error, CancelledError) or not isinstance(error, Exception):
                 self._end(api, spec, waiter, watches, error)
+            if isinstance(error, ConfigError) and watches and self._goes_on(spec):
+                raise ConfigError(
+                    f"{error}; job {watches[0].job_id} keeps running, and running the span again finds it"
+                ) from error
             raise
+
+    def _goes_on(self, spec: JobSpec) -> bool:
+        """Return True if the job may run on; also if the workspace refuses the session that AWS Batch refused."""
+        try:
+            return self.found(spec)
+        except (StageError, OSError):
+            return True
 
     def _begin(self, api: Api, spec: JobSpec, waiter: Waiter, tries: int) -> Watch:
         """Submit the job, or find it, and return a watch on it."""

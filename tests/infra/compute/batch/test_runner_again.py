@@ -16,7 +16,7 @@ from infra.compute.batch.runner import BatchRunner
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.stages import Stage
-from tasks.foundation.errors import CancelledError, DataError, FailureClass, HostError
+from tasks.foundation.errors import CancelledError, ConfigError, DataError, FailureClass, HostError
 from tests.support.cloud.batch import BatchServer
 from tests.support.cloud.containers import containers_do
 from tests.support.cloud.waiters import WAITS, Dying, Waiting, going, run, state_of
@@ -125,6 +125,17 @@ def test_a_role_that_gets_expired_credentials_during_a_long_job_leaves_the_job(b
     with pytest.raises(HostError, match=r"lost contact .*still expired.* running the span again finds it"):
         run(store, spec, Waiting("up", lambda: role_gives(-5)))
     role_gives(5)
+    going(store, spec)()
+    run(store, spec)
+    assert len(batch.jobs()) == 1
+
+
+def test_a_session_that_expires_during_a_job_says_that_the_job_goes_on(batch, store) -> None:
+    containers_do(store, WAITS)
+    spec = written_spec(store, Stage.validate)
+    with pytest.raises(ConfigError, match=r"sign in again or correct them; job \S+ keeps running, .* finds it$"):
+        run(store, spec, Waiting("up", batch.refuse_credentials))
+    batch.forgive()
     going(store, spec)()
     run(store, spec)
     assert len(batch.jobs()) == 1
