@@ -216,8 +216,7 @@ def test_the_earlier_keys_that_a_window_meets_are_enough_for_its_known_pairs(
     (own,) = with_keys(store, CONFIG, own)
     monkeypatch.setattr(row_keys, "ROWS_AT_ONCE", 16)
     monkeypatch.setattr(row_keys, "_READ_RECORDS", 5)
-    no_rows = ReplayedRows.of(store, CONFIG, (own,), earlier, None)
-    asked = LineageKeys(store, (own,), earlier, write_golden(store, own), CONFIG.heads, no_rows)
+    asked = keys_of(store, (own,), earlier, golden=write_golden(store, own))
     met = [tmp_path / f"met-{number}" for number in range(len(shares))]
     for folder, share in zip(met, shares, strict=True):
         folder.mkdir()
