@@ -248,9 +248,8 @@ def releases(store: Store) -> ReleasesOutput:
 def _charges(store: Store, made: Sequence[Release]) -> dict[int, Sequence[Charge]]:
     """Return the charges of the run or refresh behind each release, by number: of all its attempts that ended."""
     found: dict[str, Sequence[Charge]] = {}
-    with contextlib.suppress(
-        StoreError, NewerRecord
-    ):  # a damaged file elsewhere makes costs unknown, and hides no release
+    # A damaged file elsewhere makes costs unknown, and hides no release.
+    with contextlib.suppress(StoreError, NewerRecord):
         found |= {run.run_key: sums_of(run.attempts).charges for run in read_runs(Snapshot(store), ())}
         found |= {run_key: row.charges for run_key, row in work_sums(store, (), None).rows.items()}
     return {each.number: found.get(each.run_key, ()) for each in made}

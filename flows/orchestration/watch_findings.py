@@ -120,15 +120,8 @@ CATALOGUE_STALE = "millrace.catalogue.stale"
 MISSED = "millrace.span.missed"
 GIVEN_UP = "millrace.run.given-up"
 
-_OVER = (
-    "Released",
-    "Held",
-    "Rejected",
-    "Skipped",
-    "Postponed",
-    "Corrected",
-    "Unfinished",
-)  # states of a span that needs no run
+# States of a span that needs no run.
+_OVER = ("Released", "Held", "Rejected", "Skipped", "Postponed", "Corrected", "Unfinished")
 
 
 def send_events(store: Store, report: FreshnessReport, started: Started | None) -> None:

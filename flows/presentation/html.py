@@ -14,9 +14,8 @@ from flows.presentation.figures import WIDTH_PX, data_uri, svg
 from flows.presentation.model import Cell, Page
 from flows.presentation.wording import moment, now
 
-_SERVED = re.compile(
-    r"(runs|refreshes|publications)/.+\.(html|json|yaml|txt|log|csv|md)|reports/.+\.html"
-)  # by `millrace serve`
+# Files that `millrace serve` shows.
+_SERVED = re.compile(r"(runs|refreshes|publications)/.+\.(html|json|yaml|txt|log|csv|md)|reports/.+\.html")
 _ADDRESS = re.compile(r"https?://|/(?!/)")  # elsewhere, or a page of `millrace serve`
 _page_key = ContextVar[str]("page_key")  # key of this thread's page, since macros don't see the page
 

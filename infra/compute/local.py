@@ -36,12 +36,8 @@ from tasks.contracts.workspace import SPEC
 # decide which warm parent a worker is forked from.
 _OF_A_WORKER = ("MASTER_PORT", "TMPDIR", "NO_PROXY", "no_proxy", "DO_NOT_TRACK")
 _OF_OURS = ("MILLRACE_", "PREFECT_", "PYTEST_")
-_OF_A_RANK = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-)  # threads are bound to the rank's cores when OpenMP is loaded
+# Threads are bound to the rank's cores when OpenMP is loaded.
+_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _POLL_SECONDS = 0.01
 _ROOM = 1000 * "-"  # for the command that `ps` shows for a worker
 

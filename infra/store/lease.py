@@ -165,9 +165,8 @@ class HeldLease:
                     f"process {there.pid} on {there.host}" if there else "another process, which removed it"
                 )
                 return
-            self._store.swap(
-                self._key, lease.to_json(), expected=raw
-            )  # the earlier renewal succeeded, but its reply was lost
+            # The earlier renewal succeeded, but its reply was lost.
+            self._store.swap(self._key, lease.to_json(), expected=raw)
         self._lease, self._trouble = lease, ""
 
 

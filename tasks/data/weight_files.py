@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from tasks.foundation.errors import ConfigError
 
+# In the order in which transformers looks for them.
 WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
-)  # in the order in which transformers looks for them
+)
 _MOST_HEADER_BYTES = 100_000_000  # limit of the safetensors format
 _POINTER = b"version https://git-lfs"  # first line of a Git LFS pointer
 _STORAGE_KINDS = {

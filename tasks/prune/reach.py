@@ -35,9 +35,8 @@ class Reach(NamedTuple):
     releases: tuple[Release, ...]  # kept releases
     folders: frozenset[str]
     unfinished: frozenset[str]  # keys of unfinished runs: all of their files stay
-    runs: frozenset[
-        str
-    ]  # keys of unfinished runs and of the runs of kept heads and releases: their pages stay complete
+    # Keys of unfinished runs and of the runs of kept heads and releases: their pages stay complete.
+    runs: frozenset[str]
     lineages: frozenset[str]
     training: frozenset[str]  # lineages with an unfinished run: the checkpoints made during it stay
     made: Mapping[int, tuple[str, str]]  # each release, pruned ones too -> the folders of its model and vectors

@@ -33,12 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_SHARED = (
-    "batch_id",
-    "mostly",
-    "row_condition",
-    "condition_parser",
-)  # arguments of every expectation, without effect here
+# Arguments of every expectation, without effect here.
+_SHARED = ("batch_id", "mostly", "row_condition", "condition_parser")
 
 
 class Expectation(NamedTuple):

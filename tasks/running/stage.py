@@ -286,9 +286,8 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
             make_page(plan, fn.__name__, value)
             return value
         except StageError as error:
-            if (
-                error.failure is not FailureClass.CANCELLED and server_answers()
-            ):  # the person who cancelled needs no page
+            # The person who cancelled needs no page.
+            if error.failure is not FailureClass.CANCELLED and server_answers():
                 make_page(plan, fn.__name__, error)
             budget = stage_context().budget
             if budget is None or not error.policy.transient or budget.used < budget.attempts:

@@ -168,13 +168,8 @@ class Backoff:
 T = TypeVar("T")
 
 JOBS_AT_ONCE = 100  # DescribeJobs takes no more
-LIVE = (
-    "SUBMITTED",
-    "PENDING",
-    "RUNNABLE",
-    "STARTING",
-    "RUNNING",
-)  # in this order no job is missed that changes its state meanwhile
+# In this order no job is missed that changes its state meanwhile.
+LIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 LOG_GROUP = "/aws/batch/job"  # the default of a job definition
 _LOG_DRIVER = "awslogs"
 UNNAMED_CONTAINER = "Default"  # name of a pod's container without one

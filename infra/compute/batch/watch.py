@@ -32,9 +32,8 @@ class _Stream:
     label: str
     last: int | None  # lines to show at the first look; None: all
     token: str = ""
-    news_at: float = field(
-        default_factory=time.monotonic
-    )  # time of the last new line, or of the last sight of its running container
+    # Time of the last new line, or of the last sight of its running container.
+    news_at: float = field(default_factory=time.monotonic)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
 

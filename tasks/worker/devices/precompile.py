@@ -146,9 +146,8 @@ def _run_in_cache(
 ) -> _Finished:
     environment = {**environment, NEURON_CACHE: str(cache.absolute())}
     environment["NEURON_PARALLEL_COMPILE_DUMP_RESULTS"] = "1"
-    environment.pop(
-        "NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", None
-    )  # it would hide a trial run that failed half-way
+    # It would hide a trial run that failed half-way.
+    environment.pop("NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", None)
     _refuse_other_cache(environment)
     _refuse_taken_arguments(command)
     clear_stale_locks(cache)

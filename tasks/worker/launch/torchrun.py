@@ -53,9 +53,8 @@ def main(options: list[str]) -> int:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    signal.signal(
-        signal.SIGTERM, signal.SIG_IGN
-    )  # the work is done: torchrun's handler would turn the signal into a failure
+    # The work is done: torchrun's handler would turn the signal into a failure.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -122,9 +122,8 @@ def write_held(
         "rows_in": rows_in,
         "pairs_in": pairs_in,
     }
-    (folder / "facts.json").write_text(
-        json.dumps(facts), encoding="utf-8"
-    )  # so that different facts give a different folder
+    # In a file too, so that other facts give another folder.
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
     return ref.model_copy(update={"held": commit_by_content(store, prefix, folder, HELD_KIND, facts)})
 
 
