@@ -194,7 +194,7 @@ def test_the_rows_of_a_person_go_and_the_items_stay(store, made):
 
 def test_nothing_brings_it_back(store, made, tmp_path):
     erased(store)
-    assert "value: 4, " in take_log(store, write_log(tmp_path / "again.jsonl"))
+    assert "value: 4, " in take_log(store, write_log(tmp_path / "again.jsonl"))[0]
     assert [ref.version for ref in list_spans(store)] == [2, 2], "the same export is as before"
     take_feed(store, write_feed(tmp_path / "feed.jsonl", "item-new"))
     backup = list_feeds(made)[-1].prefix
