@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from configs.schema.stages import KINDS
 from infra.store.manifest import FileEntry
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import DataError
@@ -104,6 +106,12 @@ def test_only_releases_of_one_kind_are_compared(shop: Shop) -> None:
 
 
 # --- targets ------------------------------------------------------------------------------------------------------
+
+
+def test_each_service_that_takes_over_changes_has_the_tests_of_it() -> None:
+    modules = {kind: importlib.import_module(f"tasks.worker.export.{kind}") for kind in KINDS}
+    able = {kind for kind, module in modules.items() if issubclass(getattr(module, kind.capitalize()), Changeable)}
+    assert able == set(CHANGEABLE)
 
 
 @pytest.fixture(params=CHANGEABLE)
