@@ -342,6 +342,8 @@ class EventsConfig(Record):
 class ValidateConfig(WorkersConfig):
     """Limits for the rows of a run."""
 
+    # With a default, as plans of before have no such key.
+    workers: Positive = beside(default=1, description="worker processes; results do not depend on their number")
     min_rows: Positive = Field(description="least number of clean rows; fewer stop the run")
     # Beside: this key only chooses the window, which is in the run's key itself, as is the parent.
     small_spans: Literal["stop", "merge"] = beside(

@@ -7,6 +7,7 @@ configuration, or into an error.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -371,3 +372,9 @@ def test_settings_that_can_not_work_are_refused(settings: tuple[str, ...], messa
     with pytest.raises(ConfigError) as caught:
         load_config(overrides=settings)
     assert message in str(caught.value)
+
+
+def test_a_plan_of_before_a_key_existed_is_read_with_its_default() -> None:
+    before = load_config().model_dump(mode="json", by_alias=True)
+    del before["validate"]["workers"]
+    assert Config.model_validate_json(json.dumps(before)).validate_.workers == 1
