@@ -123,7 +123,7 @@ def test_an_array_of_aws_batch_writes_what_one_worker_writes(array: Array, s3_se
     assert result.outcome == array.alone
 
 
-@pytest.mark.parametrize("workers", [2, 8])
+@pytest.mark.parametrize("workers", [2, pytest.param(8, marks=pytest.mark.proof)])
 def test_workers_of_the_local_runner_write_what_one_writes(array: Array, workers: int):
     spec = array.submitted().model_copy(update={"workers": workers})
     array.store.write(SPEC.of(spec), spec.to_json())
