@@ -164,7 +164,7 @@ def test_an_erased_item_is_in_no_copy_either(shop, place, at_target, monkeypatch
         bring(shop, place, refreshed(shop, changed=1))
     assert at_target(copies)
     item = next(iter(shop.of[1].keys() & shop.of[2].keys()))
-    asked = EraseItem(target=place.config().publish.targets[0], item_id=item, dry_run=True)
+    asked = EraseItem(target=place.config().publish.targets[0], item_ids=(item,), dry_run=True)
     looked = erase_item(asked).tables
     assert [line.serving for line in looked] == [False, True]
     assert at_target(copies), "only a look"
