@@ -29,16 +29,16 @@ def erase_item(asked: EraseItem) -> ErasedTables:
                 if not asked.dry_run:
                     target.drop(table)
                 continue
-            held = [*target.rows_of(table, list(asked.item_ids))]
-            if not held:
-                continue
+            ids = list(asked.item_ids)
+            held = bool(target.rows_of(table, ids))
             if not asked.dry_run:
-                target.erase(table, held)
-                if target.rows_of(table, held):
+                target.erase(table, ids)  # also without the item: files may still have a row that a refresh deleted
+                if target.rows_of(table, ids):
                     raise StoreError(f"{target.where}, table {table}: it still has the item after it was deleted")
-            found.append(
-                TargetLine(target=asked.target.name, kind=asked.target.kind, table=table, serving=table == served)
-            )
+            if held:
+                found.append(
+                    TargetLine(target=asked.target.name, kind=asked.target.kind, table=table, serving=table == served)
+                )
     return ErasedTables(tables=tuple(found))
 
 

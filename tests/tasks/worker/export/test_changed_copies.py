@@ -174,6 +174,20 @@ def test_an_erased_item_is_in_no_copy_either(shop, place, at_target, monkeypatch
         assert found(Path(asked.target.uri), item) == []  # type: ignore[union-attr]
 
 
+def test_an_item_that_a_refresh_had_deleted_is_erased_from_the_files_of_its_table_too(shop, tmp_path):
+    """A copy shares the files of the table before, and only notes that a row of them is deleted."""
+    place = lancedb_place(tmp_path / "target")
+    bring(shop, place, shop.releases[0])
+    table = bring(shop, place, refreshed(shop, changed=0, gone=1)).table
+    (item,) = shop.of[1].keys() - shop.of[2].keys()
+    folder = tmp_path / "target" / f"{table}.lance"
+    assert found(folder, item), "the scan sees it"
+    lines = erase_item(EraseItem(target=place.config().publish.targets[0], item_ids=(item,), dry_run=False)).tables
+    assert [line.serving for line in lines] == [False]
+    assert found(tmp_path / "target", item) == []
+    assert serves(shop, place, shop.releases[-1])
+
+
 # --- LanceDB --------------------------------------------------------------------------------------------------------
 
 
