@@ -81,7 +81,8 @@ def test_lines_say_where_the_job_is_while_it_waits(batch, store) -> None:
     waiter = run(store, spec)
     lines = "\n".join(waiter.lines)
     assert f"{job_name(spec)} (" in lines
-    assert any("RUNNABLE" in line and "millrace-accelerator" in line for line in lines)
+    assert "is RUNNABLE: " in lines
+    assert "queue millrace-accelerator" in lines
     assert "is STARTING on " in lines
     assert waiter.tries[0].queued >= 0.3
     assert waiter.tries[0].booting > 0.1
