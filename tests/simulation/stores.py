@@ -264,6 +264,8 @@ class SimulatedDirectory:
             self.objects.put(target + key[len(prefix) :], stored.data, stored.tag)
 
     def copy(self, prefix: str, target: str, names: Collection[str]) -> None:
+        for key in (prefix, target):
+            self._checked(key)
         raise AssertionError("no command copies in a workspace")
 
     def delete(self, prefix: str) -> None:

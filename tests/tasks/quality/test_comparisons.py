@@ -141,11 +141,11 @@ def test_spans_are_judged_by_name_and_forgetting_shows() -> None:
     assert (old.where, old.value) == ("span 2026-01", 0.2)
 
 
-def test_the_golden_set_is_judged_alone_and_counts_nowhere_else(golden: Golden) -> None:
+def test_the_golden_set_is_judged_alone_and_counts_nowhere_else() -> None:
     ranks, span = parts(4, {GOLDEN: (0, 4), "2026-01": (4, 4)})
-    whole, golden = verdicts(row_results(ranks, span=span), gate(), gate(rows="golden"))
+    whole, alone = verdicts(row_results(ranks, span=span), gate(), gate(rows="golden"))
     assert (whole.answer, whole.rows, whole.value) == ("pass", 4, 1.0)
-    assert (golden.answer, golden.rows, golden.value, golden.where) == ("fail", 4, 0.0, "the golden set")
+    assert (alone.answer, alone.rows, alone.value, alone.where) == ("fail", 4, 0.0, "the golden set")
 
 
 @pytest.mark.parametrize(("threshold", "answer"), [(-0.25, "pass"), (-0.24, "fail")])
