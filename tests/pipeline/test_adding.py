@@ -43,8 +43,9 @@ OUTCOME = """class PolishOutcome(Record):
 
 """
 COMMAND = '''
+from collections.abc import Iterator
+
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import say
 from infra.store.base import Store
 from tasks.foundation.records import Record
 
@@ -55,11 +56,11 @@ class Greeting(Record):
     words: str
 
 
-def show(output: Greeting) -> None:
-    say(output.words)
+def page(output: Greeting) -> Iterator[str]:
+    yield output.words
 
 
-@command(show)
+@command(page)
 def greet(store: Store) -> Greeting:
     """Greet whoever opens a workspace."""
     return Greeting(words=f"good day to {store.uri}")
