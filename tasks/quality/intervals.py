@@ -34,7 +34,7 @@ POWER = 0.8  # probability that the rows that a verdict asks for are enough
 _NUDGE = 1e-5  # share of a sum by which it is changed to find a slope
 BY_CHANCE = math.sqrt(2 / math.pi)  # mean size of a normal variable around 0, in standard deviations
 _ROUNDS = 20  # for an estimate that depends on itself; it settles in about five
-_HALVINGS = 40  # after so many, a range is as narrow as float32
+_HALVINGS = 40  # steps of a bisection: the range is then as narrow as float32
 
 
 class Chance(NamedTuple):

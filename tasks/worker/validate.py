@@ -68,7 +68,7 @@ from tasks.worker.training.tokens_ahead import tokenise_ahead
 
 
 def write_profiles(job: Job, profiles: Sequence[SpanProfile], items: Sequence[SpanItems]) -> dict[str, str]:
-    """Write the profiles, with what is known of the spans' items; return their keys by span."""
+    """Write the profiles, with the relations of the spans' items; return their keys by span."""
     keys, found = {}, {each.span: each.relations for each in items}
     for profile in profiles:
         keys[profile.span] = PROFILE.of(job.spec, span=profile.span)

@@ -60,7 +60,7 @@ def _folders() -> set[str]:
 
 
 def _phrases() -> tuple[int, int, int]:
-    """Asserts, those of them on a text of five words or more, and `match=` of 25 letters or more."""
+    """Count the asserts, the asserts on a text of five words or more, and the `match=` of 25 letters or more."""
     trees = [ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     asserts = [node for node in nodes if isinstance(node, ast.Assert)]

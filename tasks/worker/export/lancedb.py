@@ -299,7 +299,7 @@ class _Described(NamedTuple):
 
 
 def _described(table: Any, kind: str) -> _Described | None:
-    """Return the index of a kind for the cosine; None if there is none."""
+    """Return the cosine index of this kind; None if the table has none."""
     for index in table.list_indices():
         stats = table.index_stats(index.name)
         if VECTOR not in index.columns or index.index_type != kind:

@@ -23,12 +23,12 @@ import numpy as np
 
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, MissingFolder, commit_by_content, open_folder
+from infra.store.manifest import commit_by_content
 from tasks.contracts.references import RowsRef
 from tasks.worker.process.job import Job
 from tasks.worker.process.machine import beating
 from tasks.worker.training.record_files import Column, RecordFile
-from tasks.worker.training.replay import ReplayedRows
+from tasks.worker.training.replay import ReplayedRows, open_made_of
 from tasks.worker.training.row_keys import (
     OTHERS,
     PAIRS,
@@ -214,19 +214,8 @@ class LineageKeys:
         """Return the local folder of `commit_known`; None if it is missing or of no use; the log says why."""
         if self.positives is None:
             return None
-        try:
-            folder, manifest = open_folder(self.store, self.positives, KIND)
-        except (MissingFolder, CorruptFolder) as error:
-            print(f"{error}; the known pairs are made of the keys of all spans", flush=True)
-            return None
-        if manifest.facts != self.made_of:
-            print(
-                f"{self.positives} was made of other rows, or by another rule, than this run's; the known pairs are "
-                "made of the keys of all spans",
-                flush=True,
-            )
-            return None
-        return folder
+        instead = "the known pairs are made of the keys of all spans"
+        return open_made_of(self.store, self.positives, KIND, self.made_of, instead)
 
     def write_known(self, folder: Path, beat: Callable[[], object], met: Sequence[Path] | None = None) -> None:
         """Write the known positives of the run's queries, as `write_known` does.

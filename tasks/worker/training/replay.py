@@ -61,7 +61,7 @@ class Replay:
         return cls(tuple(history), min(1.0, wanted / earlier), first_step)
 
     def share_of_files(self, files: int) -> float:
-        """Return the share of a history's files that are read; of their rows so many more are replayed."""
+        """Return the share of a history's files that a run reads; of fewer files it replays more rows each."""
         return min(1.0, max(READ_FOR_ONE * self.share, FEWEST_FILES / max(files, 1)))
 
     def reads(self, ref: RowsRef, name: str, share_of_files: float) -> bool:
@@ -159,19 +159,10 @@ class ReplayedRows:
         """Return the files that validate wrote; None if they are missing or of no use, and the log says why."""
         if self.folder is None:
             return None
-        try:
-            folder, manifest = open_folder(self.store, self.folder, KIND)
-        except (MissingFolder, CorruptFolder) as error:
-            print(f"{error}; the replayed rows are drawn from the history", flush=True)
-            return None
-        if manifest.facts != self.made_of:
-            print(
-                f"{self.folder} was drawn from other rows, or by other settings, than this run's; the replayed rows "
-                "are drawn from the history",
-                flush=True,
-            )
-            return None
-        return [folder / entry.name for entry in manifest.files if entry.name != _FACTS]
+        folder = open_made_of(
+            self.store, self.folder, KIND, self.made_of, "the replayed rows are drawn from the history"
+        )
+        return sorted(folder.glob("*.parquet")) if folder is not None else None
 
     def _drawn(self) -> Iterator[pa.Table]:
         manifests = [open_manifest(self.store, ref.prefix, ROWS_KIND) for ref in self.replay.refs]
@@ -193,3 +184,21 @@ class ReplayedRows:
 def _spares(store: Store, parent: CheckpointRef | None, own: Mapping[str, GroupRange]) -> dict[str, GroupRange]:
     """Return the development groups by span: of the lineage up to `parent`, and of the run's own spans."""
     return {**(state_of(store, parent).spared if parent is not None else {}), **own}
+
+
+def open_made_of(store: Store, prefix: str, kind: str, made_of: dict[str, Any], instead: str) -> Path | None:
+    """Return the local folder that validate wrote for a training; None if it is damaged, or made of other things.
+
+    Args:
+        made_of: facts that its manifest must have.
+        instead: the way of the training without it, for the log.
+    """
+    try:
+        folder, manifest = open_folder(store, prefix, kind)
+    except (MissingFolder, CorruptFolder) as error:
+        print(f"{error}; {instead}", flush=True)
+        return None
+    if manifest.facts != made_of:
+        print(f"{prefix} was made of other rows, or by other settings, than this run's; {instead}", flush=True)
+        return None
+    return folder

@@ -17,7 +17,7 @@ from tests.support.fakes.stand_ins import Heard, health_spec, is_running
 
 @pytest.fixture(autouse=True)
 def _own_parents() -> Iterator[None]:
-    """No test finds those of another."""
+    """Each test begins without the warm parents of another."""
     yield
     local.end_parents()
 

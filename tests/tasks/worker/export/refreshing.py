@@ -11,7 +11,7 @@ from tests.support.workspace.publications import publish_job
 from tests.tasks.worker.export.places import Place
 
 WIDTH, ITEMS, PARTITIONS = 16, 160, 4
-IN_PLACE = ("pgvector",)  # their served table itself is changed: there is none of the release before
+IN_PLACE = ("pgvector",)  # kinds whose served table itself is changed, so the release before has no table
 COPIED = ("lancedb", "opensearch")  # a copy of their served table is changed
 CHANGEABLE = (*COPIED, *IN_PLACE)
 

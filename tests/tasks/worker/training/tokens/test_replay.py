@@ -93,7 +93,7 @@ def test_no_row_of_the_holdout_is_replayed_and_any_worker_reads_the_same(history
 
 
 def in_files(store: DirectoryStore, ref: RowsRef, files: int, folder: Path) -> RowsRef:
-    """The same rows in so many files."""
+    """The span with its rows divided into `files` files."""
     (file,) = store.path(ref.prefix).glob("*.parquet")
     rows, prefix, each = pq.read_table(file), f"{ref.prefix}-in-{files}", -(-ref.rows // files)
     (made := folder / f"{ref.span.name} in {files}").mkdir()
