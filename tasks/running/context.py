@@ -17,14 +17,22 @@ if TYPE_CHECKING:
 from typing import Protocol
 
 from configs.schema.compute import RetryConfig
+from tasks.foundation.errors import POLICIES, FailureClass
 
 
 class Budget:
-    """Counts attempts, from the first one of this invocation on."""
+    """Counts attempts, from the first one of this invocation on, and holds the delays between them.
+
+    Attributes:
+        delays: seconds before each retry. Prefect reads this very list after each failure, and it takes one list for
+            all classes of failures; so each failure writes its own delay into it.
+    """
 
     def __init__(self, retry: RetryConfig) -> None:
         self.attempts = retry.attempts
         self.used = 0
+        self.delays = [0.0] * (retry.attempts - 1)
+        self._failures = 0
         self._first: int | None = None
 
     def left(self, attempt: int) -> int:
@@ -37,6 +45,11 @@ class Budget:
         """Count the ended attempt number `attempt`, and the attempts before it."""
         first = attempt if self._first is None else self._first
         self.used = max(self.used, attempt - first + 1)
+
+    def delay_after(self, failure: FailureClass) -> None:
+        """Set the delay before the next try: the failure's own, doubled with each failure before it."""
+        self.delays[:] = [POLICIES[failure].delay_seconds * 2**self._failures] * len(self.delays)
+        self._failures += 1
 
 
 class ServerSupervisor(Protocol):

@@ -132,11 +132,13 @@ class StageTask(Generic[P, R]):
         budget = Budget(retry)
 
         def retry_helps(task: prefect.Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-            return _retry_helps(budget, task, task_run, state)
+            return _retry_helps(budget, state)
 
-        # The budget sets the delay of each retry, by class, on this copy of the task.
         task = self.task.with_options(
-            retries=retry.attempts - 1, retry_jitter_factor=retry.jitter, retry_condition_fn=retry_helps
+            retries=retry.attempts - 1,
+            retry_delay_seconds=lambda _: budget.delays,
+            retry_jitter_factor=retry.jitter,
+            retry_condition_fn=retry_helps,
         )
         with override_context(budget=budget):
             state: State[R] = repeat_until_served(lambda: task(plan, *args, **kwargs, return_state=True))
@@ -149,14 +151,13 @@ class StageTask(Generic[P, R]):
         return same
 
 
-def _retry_helps(budget: Budget, task: prefect.Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Return True if Prefect may retry, and set the delay: the failure class's, doubled each time."""
+def _retry_helps(budget: Budget, state: State[Any]) -> bool:
+    """Return True if Prefect may retry."""
     error = state.result(raise_on_failure=False)
     policy = POLICIES[classify(error)] if isinstance(error, BaseException) else None
     if policy is None or not policy.transient or budget.used >= budget.attempts or is_stopping():
         return False
-    delay = task.retry_delay_seconds = policy.delay_seconds * 2 ** (task_run.run_count - 1)
-    logger().warning("%s; try %d of %d in about %.0f s", error, budget.used + 1, budget.attempts, delay)
+    logger().warning("%s; try %d of %d in about %.0f s", error, budget.used + 1, budget.attempts, budget.delays[-1])
     return True
 
 
@@ -285,11 +286,15 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
             await_server()
             make_page(plan, fn.__name__, value)
             return value
-        except StageError as error:
+        except Exception as error:
+            budget = stage_context().budget
+            if budget is not None:
+                budget.delay_after(classify(error))
+            if not isinstance(error, StageError):
+                raise
             # The person who cancelled needs no page.
             if error.failure is not FailureClass.CANCELLED and server_answers():
                 make_page(plan, fn.__name__, error)
-            budget = stage_context().budget
             if budget is None or not error.policy.transient or budget.used < budget.attempts:
                 raise
             raise type(error)(

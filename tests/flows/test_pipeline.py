@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
@@ -17,7 +18,9 @@ from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import (
+    POLICIES,
     CancelledError,
+    CapacityError,
     CodeError,
     ConfigError,
     DataError,
@@ -132,6 +135,18 @@ def test_a_transient_failure_is_tried_again(prefect, store, runner):
     ]
     train = prefect.task_runs(prefect.last_run(), 7)[3]
     assert (train.run_count, train.state_name) == (3, "Completed")
+
+
+def test_a_retry_waits_as_long_as_its_failure_asks_and_longer_each_time(store, runner, monkeypatch, caplog):
+    for failure, seconds in ((FailureClass.HOST, 0.2), (FailureClass.CAPACITY, 0.3)):
+        monkeypatch.setitem(POLICIES, failure, POLICIES[failure]._replace(delay_seconds=seconds))
+    runner.fail(Stage.train, CapacityError("no machine came"))
+    runner.fail(Stage.train, HostError("the machine went away"))
+    runner.fail(Stage.train, CapacityError("no machine came"))
+    with caplog.at_level(logging.INFO):
+        run(store, "retry.jitter=0")
+    waits = re.findall(r"will start ([\d.]+) second", caplog.text)
+    assert [float(seconds) for seconds in waits] == [0.3, 0.2 * 2, 0.3 * 4], "Prefect's own lines"
 
 
 def test_used_up_retries_fail_the_run_and_the_next_run_has_new_ones(store, runner):
