@@ -281,13 +281,13 @@ class HeldSpan:
         for number in range(len(self._rows_in)):
             path = open_file(self._store, self._prefix, self._manifest, file_name(ROWS, number))
             with pq.ParquetFile(path, pre_buffer=False) as file:
+                found = file.schema_arrow.empty_table() if found is None else found  # a small span holds out no row
+                self._expect(columns, found)
                 for batch in file.iter_batches(_AT_ONCE):
                     rows = pa.Table.from_batches([batch])
-                    self._expect(columns, rows)
                     if not self._whole:
                         rows = rows.filter(pa.array(below_share(rows[HOLD_PLACE].to_numpy(), self.share)))
-                    rows = rows.filter(pa.array(wanted(rows)))
-                    rows = rows if found is None else pa.concat_tables([found, rows])
+                    rows = pa.concat_tables([found, rows.filter(pa.array(wanted(rows)))])
                     found = rows.sort_by(NUMBER).slice(max(0, rows.num_rows - most))
         assert found is not None, "a holdout has a file at least"
         return found.select([*CORE, *dict.fromkeys(columns)])

@@ -13,7 +13,8 @@ from infra.store.manifest import CorruptFolder
 from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.data.holdout import read_sides
 from tasks.data.query_places import QUERY_PLACE, hash_queries, query_places
-from tasks.data.rows import QUERY, other_columns, read_rows
+from tasks.data.rows import CORE, QUERY, other_columns, read_rows
+from tasks.foundation.errors import DataError
 from tasks.worker.process.cores import Cores
 from tasks.worker.rows import holdout
 from tasks.worker.rows.holdout import PAIRS, ROWS, TRAINED_ON, HeldSpan, file_name, write_held
@@ -41,7 +42,7 @@ def shop(tmp_path: Path) -> tuple[DirectoryStore, RowsRef]:
 
 
 def written(shop: tuple[DirectoryStore, RowsRef], folder: Path, rule: HoldoutRule = RULE) -> RowsRef:
-    return write_held(*shop, rule, "held/2026-02", folder, Cores(()))
+    return write_held(*shop, rule, f"held/{shop[1].span.name}", folder, Cores(()))
 
 
 def held_rows(store: DirectoryStore, ref: RowsRef, rule: HoldoutRule = RULE) -> pa.Table:
@@ -112,6 +113,18 @@ def test_the_newest_rows_are_the_last_of_the_span_and_its_other_rows_are_not_rea
     dear = held.filter(pc.greater(held["price"], 20.0))
     found = span.newest(["price"], 3, lambda rows: pc.fill_null(pc.greater(rows["price"], 20.0), False).to_numpy())
     assert found.equals(dear.select(found.column_names).slice(dear.num_rows - 3))
+
+
+def test_a_span_of_few_rows_that_holds_out_none_has_a_holdout_of_no_rows(
+    shop: tuple[DirectoryStore, RowsRef], tmp_path: Path
+):
+    few = change_rows(*shop, "2026-03", lambda rows: rows.slice(0, 2), tmp_path)
+    none = HoldoutRule(group="query_and_item", share=1e-9, measured=1e-9)
+    span = HeldSpan(shop[0], written((shop[0], few), tmp_path / "scratch", none), none.share)
+    found = span.newest(["price"], 10, lambda rows: np.ones(rows.num_rows, dtype=bool))
+    assert (found.num_rows, found.column_names) == (0, [*CORE, "price"])
+    with pytest.raises(DataError, match="'colour'"):
+        span.newest(["colour"], 10, lambda rows: np.ones(rows.num_rows, dtype=bool))
 
 
 def test_the_pairs_of_queries_are_those_of_all_rows(
