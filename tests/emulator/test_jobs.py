@@ -73,7 +73,8 @@ def test_a_container_has_the_environment_of_image_definition_and_batch_alone(cli
         "PIP_DISABLE_PIP_VERSION_CHECK",
     ]
     own = {"LC_CTYPE", "BATCH_EMULATOR_CONTAINER"}  # Python's, and the emulator's to find its processes
-    assert set(environment) == {*by_batch, *by_the_image, *by_the_definition, *theirs, *own}
+    of_the_machine = {"OPENBLAS_CORETYPE"} & {*os.environ}
+    assert set(environment) == {*by_batch, *by_the_image, *by_the_definition, *theirs, *own, *of_the_machine}
 
 
 def test_a_containers_own_files_go_with_it(client: BatchClient, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The environment of a container: of its image, its definition, the ECS agent and Batch. Nothing of the developer's.
 
-Only what leads to the servers that play AWS comes from outside, and what a test puts into the image.
+Only what leads to the servers that play AWS comes from outside, the processor that libraries are told to take the
+machine for, and what a test puts into the image.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "infra/images"
 COMPUTE_ENVIRONMENT = "emulator"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # Docker's own
+_PROCESSOR = "OPENBLAS_CORETYPE"  # as Haswell; a container has its machine's, and so its rounding
 _LEFT_OUT = ("PYTHONDONTWRITEBYTECODE",)  # spares an image's layers; here it would only cost time
 
 
@@ -29,6 +31,8 @@ def container_environment(
     environment = _of_image(container.properties["image"], image) | folder.environment
     if (servers := os.environ.get("AWS_ENDPOINT_URL")) is not None:
         environment["AWS_ENDPOINT_URL"] = servers
+    if (processor := os.environ.get(_PROCESSOR)) is not None:
+        environment[_PROCESSOR] = processor
     environment |= {
         "AWS_EXECUTION_ENV": "AWS_ECS_EC2",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/credentials/{task}",
