@@ -201,13 +201,14 @@ def forward_score(found: Mapping[Role, Release], outcome: EvaluateOutcome, measu
     spans, champion, metric = outcome.spans, found.get(Role.champion), _WORTH.metric
     if champion is None or Role.champion in measured.seen_by or not spans or spans[-1].span != measured.newest:
         return None
-    whole = _numbers(measured, _WORTH, {role: each.get(metric) for role, each in spans[-1].metrics.items()})
+    values = {role: each.get(metric) for role, each in spans[-1].metrics.items()}
+    whole = _numbers(measured, _WORTH, values, spans[-1].rows)
     if whole is None:
         return None
     (difference,) = compare(measured, _WORTH)
     previous = None if difference.absent else found.get(Role.previous)
     return ForwardScore(
-        **whole.model_dump() | {"rows": spans[-1].rows},
+        **whole.model_dump(),
         release=champion.number,
         span=measured.newest,
         metric=metric,
@@ -225,18 +226,24 @@ def _part(measured: Measured, queries: Queries) -> ForwardNumbers | None:
     of_part = rows.unseen if queries == "unseen" else ~rows.unseen
     among = of_part & (rows.span == measured.newest)
     values = {role: rows.metrics(role, among).get(_WORTH.metric) for role in rows.roles}
-    return _numbers(measured, _WORTH.model_copy(update={"queries": queries}), values)
+    return _numbers(measured, _WORTH.model_copy(update={"queries": queries}), values, int((among & rows.pair).sum()))
 
 
-def _numbers(measured: Measured, gate: GateConfig, values: Mapping[Role, float | None]) -> ForwardNumbers | None:
-    """Return each model's value with the interval of the gate's difference; None without the champion's value."""
+def _numbers(
+    measured: Measured, gate: GateConfig, values: Mapping[Role, float | None], rows: int
+) -> ForwardNumbers | None:
+    """Return each model's value with the interval of the gate's difference; None without the champion's value.
+
+    Args:
+        rows: number of rows that the values are of; a difference has none if there is no previous release.
+    """
     value = values.get(Role.champion)
     if value is None:
         return None
     (difference,) = compare(measured, gate)
     interval = difference.interval
     return ForwardNumbers(
-        rows=difference.rows or 0,
+        rows=rows,
         value=value,
         previous_value=None if difference.absent else values.get(Role.previous),
         low=interval.low if interval else None,

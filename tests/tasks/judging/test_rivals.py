@@ -203,6 +203,8 @@ def test_without_a_release_before_it_the_score_stands_alone(store, made):
     found = score(store, {Role.challenger: "new", Role.champion: made[1].model.version})
     assert found is not None
     assert (found.release, found.value, found.previous, found.low) == (1, 0.75, None, None)
+    assert found.rows == ROWS
+    assert [numbers.rows for numbers in found.parts.values()] == [ROWS]
 
 
 def test_a_champion_that_has_seen_the_span_has_no_forward_score(store, made):
