@@ -6,6 +6,7 @@ Forward scores too: a release on the span after it, with the previous release.
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from configs.schema.gates import METRICS, Family
 from flows.presentation.model import Table, table
 from flows.presentation.wording import MINUS, NONE, count, difference, number, plural, share
 from tasks.contracts.evaluation import (
@@ -19,6 +20,7 @@ from tasks.contracts.evaluation import (
     main_metric,
 )
 
+_OF_PAIRS = (Family.ranking, Family.likelihood)  # the others are over rows with a label, whose number is not on record
 OF_QUERIES: dict[Queries, str] = {"unseen": "unseen queries", "seen": "seen queries"}
 ALL_QUERIES = "all held-out queries"
 
@@ -71,7 +73,7 @@ def by_queries(challenger: ByQueries, champion: ByQueries | None, of: str) -> Ta
                 interval(part, metric),
                 number(before.metrics.get(metric) if before else None),
                 difference(value, before.metrics.get(metric) if before else None),
-                count(part.rows),
+                count(part.rows) if METRICS[metric].family in _OF_PAIRS else NONE,
             )
             for metric, value in part.metrics.items()
         ]
