@@ -1,7 +1,7 @@
 """The problems of a lineage's freshness, in sentences for the person on call, each with its remedy."""
 
 import datetime as dt
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import Field
@@ -13,7 +13,7 @@ from tasks.foundation.clock import old
 from tasks.foundation.errors import POLICIES
 from tasks.foundation.records import Record
 from tasks.monitoring.deadlines import Clock
-from tasks.monitoring.progress import CatalogueAge, SpanRow, Survey
+from tasks.monitoring.progress import CatalogueAge, SpanRow, State, Survey
 
 Kind = Literal[
     "stale", "late", "will be late", "lost", "failed", "cancelled", "missed", "not arrived", "unreleased",
@@ -39,10 +39,6 @@ _WAITS_FOR = {
         "Go on with: millrace run --span {span}",
     ),
     "Rejected": ("the model of {span} was rejected", "The verdicts: millrace report --span {span}"),
-    "Corrected": (
-        "{span} was corrected and not trained again",
-        "What that takes: millrace backfill --from {span} --to {span} --dry-run",
-    ),
     "Held": ("the release of {span} is held", _LIFT),
     "Released": ("{span} was released, and then rolled back", "All releases: millrace releases"),
 }
@@ -165,11 +161,18 @@ def _of_the_release(seen: Survey, age: Age, rows: Sequence[SpanRow], hold: Hold 
         why = "no later span is due"
         way_out = "These spans and this schedule can't keep freshness.target_hours."
         if later:
-            why, way_out = (said.format(span=later[0].span) for said in _WAITS_FOR[later[0].state])
+            why, way_out = (said.format(span=later[0].span) for said in _WAITS_FOR[_state_of_its_run(seen, later[0])])
         if hold is not None:
             why, way_out = "releases are held", _LIFT
         sentence = f"The newest data in the released vectors, {newest}, is {old(age.hours)} old because {why}"
         yield _urgent("stale", (newest,), f"{sentence}; the target is {old(age.target_hours)}.", way_out)
+
+
+def _state_of_its_run(seen: Survey, row: SpanRow) -> State:
+    """Return the state of a span, of a corrected one that of the run that trained the version before."""
+    if row.state != "Corrected" or row.run_key is None:
+        return row.state
+    return seen.runs[row.run_key].state.value  # vectors are old because of that run, with or without a new version
 
 
 def _of_the_catalogue(waiting: Waiting, hold: Hold | None) -> Iterator[Problem]:
@@ -272,14 +275,17 @@ def _of_the_past(seen: Survey) -> Iterator[Problem]:
     known = {span: version for span, version in seen.versions.items() if span not in seen.skipped}
     late = [span for span in known if span not in seen.consumed and first_day(span) < reached]
     corrected = [span for span, ref in seen.consumed.items() if known.get(span, 0) > ref.version]
-    say: list[tuple[Kind, list[str], Callable[[str], str]]] = [
-        ("too late", late, lambda spans: f"{spans} arrived after later spans had been trained."),
-        ("corrected", corrected, lambda spans: f"{spans} was corrected since it was trained."),
-    ]
-    for kind, spans, sentence in say:
-        for group in together(spans):
-            way_out = f"millrace backfill --from {group[0]} --to {seen.watermark} --dry-run shows what that would take"
-            yield _known(kind, group, sentence(named(group)), way_out)
+    for group in together(late):
+        sentence = f"{named(group)} arrived after later spans had been trained."
+        yield _known("too late", group, sentence, _train_again(group[0], seen.watermark))
+    for group in together(corrected):
+        has, it = ("has", "it was") if len(group) == 1 else ("have", "they were")
+        sentence = f"{named(group)} {has} a newer version since {it} trained, by a correction or an erasure."
+        yield _known("corrected", group, sentence, _train_again(group[0], seen.watermark))
+
+
+def _train_again(first: str, last: str) -> str:
+    return f"millrace backfill --from {first} --to {last} --dry-run shows what that would take"
 
 
 def _of_skips(rows: Sequence[SpanRow]) -> Iterator[Problem]:

@@ -33,7 +33,7 @@ ROWS = 60  # newest spans only: two months of days, more than a year of weeks
 LONGEST_HOLE = 400  # consecutive missing spans: more than a year of days
 
 # Skipped: a person left it out. Postponed: it waits for the next span, by a decision. Corrected: a version came after
-# the run that is named.
+# the run that is named, by a correction or an erasure.
 State = Literal[
     "Absent", "Arrived", "Skipped", "Postponed", "Missed", "Running", "Lost", "Failed", "Cancelled", "Unfinished",
     "Rejected", "Corrected", "Held", "Released",

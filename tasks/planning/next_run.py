@@ -237,7 +237,7 @@ def _waits(store: Store, config: Config, spans: Sequence[SpanRef]) -> str:
 
 
 def _nothing_left(config: Config, spans: Sequence[SpanRef], start: Origin) -> str:
-    """Return the message that nothing is left, with the late spans and the spans of rejected models."""
+    """Return the message that nothing is left, with late spans, new versions, and the spans of rejected models."""
     watermark = max(consumed(start.head), key=position)
     text = f"nothing to do: lineage {config.lineage} has trained all spans up to {watermark.name}"
     if start.rejected:
@@ -246,11 +246,17 @@ def _nothing_left(config: Config, spans: Sequence[SpanRef], start: Origin) -> st
             f"{text}; the last model was rejected, and {listed(names)} will be trained again with the next span, or "
             f"with other settings: millrace run --span {names[-1]} --set KEY=VALUE"
         )
-    late = [span.name for span in spans if span not in consumed(start.head)]
-    if not late:
+    trained = {span.name: span.version for span in consumed(start.head)}
+    late = [span.name for span in spans if span.name not in trained]
+    again = [span.name for span in spans if span.version > trained.get(span.name, span.version)]
+    if late:
+        text += f"; arrived too late for it: {listed(late)}"
+    if again:
+        text += f"; have a newer version, by a correction or an erasure: {listed(again)}"
+    if not late and not again:
         return text
-    backfill = BACKFILL.format(first=late[0], last=spans[-1].name)
-    return f"{text}; arrived too late for it: {listed(late)} (to train on them: {backfill})"
+    first = next(span.name for span in spans if span.name in (*late, *again))
+    return f"{text} (to train on them: {BACKFILL.format(first=first, last=spans[-1].name)})"
 
 
 def _trained(state: CheckpointState, span: SpanRef) -> SpanRef | None:

@@ -18,6 +18,7 @@ from tasks.planning.decisions import Action, overrule, skip
 from tasks.planning.next_run import plan_run
 from tasks.running.lineage_lock import confirm_lineages, hold_lineage
 from tasks.runs import invocations, ledger
+from tasks.runs.rollback import rollback
 from tests.support.cloud.s3 import Fault, S3Server
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest
 from tests.support.fakes.stages import carry_out
@@ -105,6 +106,19 @@ def test_a_version_that_was_never_trained_is_not_released(store, runner: FakeRun
     assert (one.state, one.version, one.trained_version) == ("Corrected", 2, 1)
     late = look(store, config, "2026-11-14T12:00:01+00:00")
     assert problem(late, "corrected").spans == ("2026-11-12",)
+
+
+@pytest.mark.parametrize(("recall", "because"), [(0.5, "released"), (0.1, "rejected")])
+def test_a_new_version_is_not_the_reason_of_old_vectors(store, runner: FakeRunner, config, recall, because):
+    train(store, config, "2026-11-11")
+    runner.metrics = {"recall@10": recall, "mrr@10": recall}
+    train(store, config, "2026-11-12")
+    if recall == 0.5:
+        rollback(store, to=1)
+    ingest(store, "2026-11-12", version=2)
+    stale = problem(look(store, config, "2026-11-14T12:00:01+00:00"), "stale")
+    assert f"2026-11-12 was {because}" in stale.sentence
+    assert "backfill" not in stale.way_out
 
 
 def test_a_skipped_span_is_known_with_its_reason_and_not_missed(store, runner: FakeRunner, config):
