@@ -15,12 +15,16 @@ from tasks.foundation.errors import ConfigError
 from tasks.laboratory import weekly
 from tasks.planning.decisions import Action, Decision, overrule
 from tasks.runs.audit import audited
+from tasks.runs.plan import Idle, NothingToDo
 
 ANSWERS = {"train": Action.train, "longer": Action.longer, "refresh": Action.refresh, "skip": Action.skip}
 
 
-def decide_page(output: Decision) -> Parts:
+def decide_page(output: Decision | Idle) -> Parts:
     """Yield the answer, its arithmetic and its evidence."""
+    if isinstance(output, Idle):
+        yield output.sentence
+        return
     yield decision_section(output)
     if output.overruled is not None:
         by_hand = f"millrace run --span {output.span.name}"
@@ -38,7 +42,7 @@ def decide(
         typer.Option("--overrule", help="Your answer instead of the rule's. Needs --reason."),
     ] = None,
     reason: Annotated[str | None, typer.Option(help="Reason of --overrule, shown with the decision.")] = None,
-) -> Decision:
+) -> Decision | Idle:
     """Weigh the points that training the next span is worth against its cost: train it, or let it wait.
 
     A span that waits is trained together with the next one. Nothing is written without --overrule; scheduled runs
@@ -46,7 +50,12 @@ def decide(
     """
     if (over is None) != (reason is None):
         raise ConfigError("give --overrule ANSWER and --reason TEXT together: both are recorded")
-    made = weekly.decide(options.store, options.config(), span)
+    try:
+        made = weekly.decide(options.store, options.config(), span)
+    except NothingToDo as nothing:
+        if over is not None:
+            raise  # there is no decision to overrule
+        return Idle(sentence=str(nothing))
     if over is None or reason is None:
         return made
     with audited(options.store, "overrule", span=made.span.name, action=over, reason=reason):

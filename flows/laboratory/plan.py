@@ -16,10 +16,13 @@ from flows.presentation.wording import NONE, count, dollars, duration, plural, s
 from tasks.foundation.errors import ConfigError
 from tasks.laboratory.machine_plan import CostPlan, MachinePlan, PlannedCost, SpotCost, TrainingSpeed, plan_costs
 from tasks.planning.next_run import plan_run
+from tasks.runs.plan import Idle, NothingToDo
 
 
-def plan_page(output: CostPlan) -> Parts:
+def plan_page(output: CostPlan | Idle) -> Parts:
     """Return the comparison of the choices, then each figure of the best one, which is the cheapest or the first."""
+    if isinstance(output, Idle):
+        return (output.sentence,)
     best = next((each for each in output.choices if each.nodes == output.cheapest), output.choices[0])
     compared = (_compared(output),) if len(output.choices) > 1 else ()
     return (*compared, stages(best.cost, _where(best)), *_on_spot(best.cost.spot), *_training(best.cost))
@@ -36,9 +39,14 @@ def plan(
         str | None, typer.Option(help="Machines in place of the configured ones, e.g. trn1.32xlarge.")
     ] = None,
     nodes: Annotated[str, typer.Option(help="Numbers of machines to compare, e.g. 1,2,4.", show_default=False)] = "",
-) -> CostPlan:
+) -> CostPlan | Idle:
     """Print what a run would take: memory of a device, seconds and dollars of each stage. Runs nothing."""
-    return plan_costs(options.store, plan_run(options.store, options.config(), span), instance, _numbers(nodes))
+    numbers = _numbers(nodes)
+    try:
+        planned = plan_run(options.store, options.config(), span)
+    except NothingToDo as nothing:
+        return Idle(sentence=str(nothing))
+    return plan_costs(options.store, planned, instance, numbers)
 
 
 def _numbers(words: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ Which span comes next, and from which checkpoint, is decided in tasks/planning.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from configs.load import config_hash, to_yaml
 from configs.schema.config import Config
@@ -18,6 +19,7 @@ from tasks.contracts.workspace import CONFIG, PLAN, PRUNED_RUN
 from tasks.data.erased import refuse_unfinished
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, StoreError
+from tasks.foundation.records import Record
 from tasks.runs import branches
 
 NEW_LINEAGE = "start a new lineage: --set lineage=NAME"
@@ -26,6 +28,13 @@ BACKFILL = "millrace backfill --from {first} --to {last}"  # trains spans again,
 
 class NothingToDo(ConfigError):
     """Every ingested span is trained already. This is not an error of the user."""
+
+
+class Idle(Record):
+    """Answer of a command that plans the next run, if there is none."""
+
+    state: Literal["NothingToDo"] = "NothingToDo"
+    sentence: str
 
 
 def plan_window(
