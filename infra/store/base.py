@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tasks.foundation.clock import sleep, uptime
-from tasks.foundation.errors import FailureClass, StoreError
+from tasks.foundation.errors import DiskError, StoreError
 
 
 class Conflict(StoreError):
@@ -22,10 +22,8 @@ class NoAnswer(StoreError):
     """The store failed at a request, at the last of all tries: no damage of the object follows from it."""
 
 
-class ReadOnlyError(StoreError):
-    """The workspace is read-only for this process: its mount or permissions are wrong."""
-
-    failure = FailureClass.CONFIG
+class ReadOnlyError(DiskError):
+    """Nothing may be written to the workspace: its disk is mounted for reading only, or this user lacks the right."""
 
 
 class InUse(Conflict):

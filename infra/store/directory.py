@@ -15,7 +15,7 @@ from tasks.foundation.errors import StoreError
 
 _READS = 10  # tries: many FUSE mounts find nothing for a moment while another version takes the place of a file
 _DELETIONS = 10  # tries for a folder that changes meanwhile
-_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 # Answers of os.link on file systems without hard links: exFAT, SMB, many FUSE mounts.
 NO_LINKS = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EPERM)
 
@@ -228,12 +228,9 @@ class DirectoryStore:
             yield
         except OSError as error:
             elsewhere = error.filename is not None and not str(error.filename).startswith(self.uri)
-            if elsewhere or error.errno not in _NOT_WRITABLE:
+            if elsewhere or error.errno not in NOT_WRITABLE:
                 raise
-            raise ReadOnlyError(
-                f"{self.uri}/{key} can't be written ({error.strerror}): mount the disk of the workspace for writing, "
-                "give this user the right to write there, or name another workspace"
-            ) from error
+            raise read_only(self.root / key, error) from error
 
     @contextlib.contextmanager
     def _in_place(self, key: str) -> Iterator[None]:
@@ -245,6 +242,14 @@ class DirectoryStore:
             raise StoreError(
                 f"{self.uri}/{key} {what}, where a file of the workspace should be; move that away"
             ) from error
+
+
+def read_only(path: Path, error: OSError) -> ReadOnlyError:
+    """Return the error about a path in a workspace for an answer of the system that is `NOT_WRITABLE`."""
+    return ReadOnlyError(
+        f"{path} can't be written ({error.strerror}): mount the disk of the workspace for writing, give this user "
+        "the right to write there, or name another workspace"
+    )
 
 
 def _lock_name(key: str) -> str:

@@ -4,6 +4,7 @@ A new store is a new file in this folder and an entry in `STORES`. A place is tr
 under a scratch key.
 """
 
+import errno
 import os
 import re
 import shlex
@@ -13,12 +14,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from infra.store.base import Conflict, Store
-from infra.store.directory import DirectoryStore, flush
+from infra.store.directory import NOT_WRITABLE, DirectoryStore, flush, read_only
 from infra.store.temporary import PREFIX, temporary_file
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError, classify, not_utf8
 
 _ALMOST_A_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:(?!//)")
-_NOT_ALLOWED = "workspace {uri!r}: this user may not {what} {path}; change its permissions, or name another workspace"
+_NOT_ALLOWED = "workspace {uri!r}: this user may not read {path}; change its permissions, or name another workspace"
 
 
 def open_store(uri: str) -> Store:
@@ -27,6 +28,7 @@ def open_store(uri: str) -> Store:
     Raises:
         ConfigError: the scheme is unknown, an s3:// URI names no bucket, or the path is a file or none at all.
         StoreError: no permission to read the folder.
+        ReadOnlyError: the folder is not there, and may not be made.
     """
     if not uri.strip():
         raise ConfigError("workspace: the name is empty; give a local directory or s3://bucket/prefix")
@@ -61,7 +63,7 @@ def _directory(uri: str) -> Store:
         root = Path(uri.removeprefix("file://")).expanduser().resolve()
         there = next(path for path in (root, *root.parents) if path.exists())
     except PermissionError as error:
-        raise StoreError(_NOT_ALLOWED.format(uri=uri, path=error.filename, what="read")) from error
+        raise StoreError(_NOT_ALLOWED.format(uri=uri, path=error.filename)) from error
     except OSError as error:
         raise ConfigError(f"workspace: this can be no path ({error.strerror}); name another: {uri}") from error
     except RuntimeError as error:  # links in a circle, or ~ of nobody
@@ -71,9 +73,9 @@ def _directory(uri: str) -> Store:
     if not there.is_dir():
         raise ConfigError(f"workspace {uri!r}: {there} is a file; a workspace is a folder, so name another")
     if there == root and not os.access(root, os.R_OK | os.X_OK):
-        raise StoreError(_NOT_ALLOWED.format(uri=uri, path=root, what="read"))
+        raise StoreError(_NOT_ALLOWED.format(uri=uri, path=root))
     if there != root and not os.access(there, os.W_OK | os.X_OK):
-        raise StoreError(_NOT_ALLOWED.format(uri=uri, path=there, what="write to"))
+        raise read_only(there, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     return DirectoryStore(root)
 
 
@@ -106,6 +108,7 @@ def require_fit(store: Store) -> None:
 
     Raises:
         ConfigError: a folder is a link, or the file system lacks an operation.
+        ReadOnlyError: nothing may be written there.
         StoreError: the file system does not answer.
         OSError: the disk is full.
     """
@@ -141,11 +144,9 @@ def _try_operations(root: Path) -> None:
             renamed = root / f"{PREFIX}{uuid.uuid4().hex}"
             os.rename(staged, renamed)
             renamed.unlink()
-    except PermissionError as error:
-        if does == "lock a file":  # the user's rights, which the first write explains
-            return
-        raise ConfigError(_lacks(root, does, error)) from error
     except OSError as error:
+        if does == "lock a file" and error.errno in NOT_WRITABLE:
+            raise read_only(root, error) from error
         failure = classify(error)
         if failure is FailureClass.DISK:
             raise

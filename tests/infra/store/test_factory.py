@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from infra.store import factory
+from infra.store.base import ReadOnlyError
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store, require_fit
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError, classify
@@ -43,13 +44,33 @@ def test_a_name_that_is_no_workspace_is_refused(uri: str, message: str) -> None:
         open_store(uri)
 
 
+def failing(number: int, when: Callable[..., bool] = lambda *_: True) -> Callable[..., None]:
+    def fail(*arguments: object) -> None:
+        if when(*arguments):
+            raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 def test_a_folder_that_must_not_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Permissions do not bind the user that tests run as, so the system's answer is given here."""
     monkeypatch.setattr(factory.os, "access", lambda *_: False)
     with pytest.raises(StoreError, match=rf"read {tmp_path};"):
         open_store(str(tmp_path))
-    with pytest.raises(StoreError, match=rf"write to {tmp_path};"):
+    with pytest.raises(ReadOnlyError, match=rf"{tmp_path} can't be written"):
         open_store(str(tmp_path / "new" / "er"))
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_a_workspace_that_is_read_only_is_named_as_by_the_first_write(tmp_path, monkeypatch, number):
+    """`run` named a temporary file of class DISK, and `hold` the workspace, of class CONFIG."""
+    monkeypatch.setattr(os, "open", failing(number))
+    with pytest.raises(ReadOnlyError, match=rf"^{tmp_path} can't be written .*mount the disk") as probed:
+        require_fit(DirectoryStore(tmp_path))
+    with pytest.raises(ReadOnlyError) as written:
+        DirectoryStore(tmp_path).write("a", b"")
+    assert str(written.value) == str(probed.value).replace(f"{tmp_path} ", f"{tmp_path}/a ")
+    assert classify(probed.value) is classify(written.value) is FailureClass.DISK
 
 
 def test_a_folder_that_is_not_there_yet_is_a_workspace(tmp_path: Path) -> None:
@@ -73,14 +94,6 @@ def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
             open_store(path)
     with pytest.raises(ConfigError, match=r"name too long.* name"):
         open_store(str(tmp_path / ("a" * 300)))
-
-
-def failing(number: int, when: Callable[..., bool] = lambda *_: True) -> Callable[..., None]:
-    def fail(*arguments: object) -> None:
-        if when(*arguments):
-            raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 @pytest.mark.parametrize(

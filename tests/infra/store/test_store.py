@@ -312,7 +312,7 @@ def test_a_workspace_that_is_read_only_asks_for_the_mount_or_the_rights(director
     with pytest.raises(StoreError, match="mount the disk") as caught:
         act(directory, source)
     monkeypatch.undo()
-    assert caught.value.failure is FailureClass.CONFIG
+    assert caught.value.failure is FailureClass.DISK
     assert directory.read("a/b.json") == b"old"
 
 
