@@ -1,9 +1,9 @@
 """Bytes and requests that validate and train need for the spans before a run's own, by the number of these spans.
 
-    python -m tests.benchmarks.history [--rows 2000] [--spans 3 10 50]
+    python -m tests.benchmarks.history [--rows 2000] [--spans 3 10 50] [--keep]
 
 Spans of equal size are made up and validated one after the other, each once with new pairs and once with one half that
-an earlier span has too. Requests are counted as a bucket would get them. Prints a table as Markdown.
+an earlier span has too. Requests are counted as a bucket would get them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from tasks.worker.rows.duplicates import find_sides
 from tasks.worker.training.known_pairs import LineageKeys
 from tasks.worker.training.replay import ReplayedRows
 from tasks.worker.training.row_keys import write_span_keys
+from tests.benchmarks.figures import add_keep, measuring
 from tests.benchmarks.training_memory import write_span
 from tests.support.workspace.jobs import change_rows
 
 CONFIG = load_config()
+UNITS = ("requests", "bytes a row before")
+KINDS = (("new", False, 0.0), ("half again", True, 0.0), ("new, 30 % replayed", False, 0.3))
 
 
 class Bucket(DirectoryStore):
@@ -62,22 +65,22 @@ class Bucket(DirectoryStore):
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=2_000)
     parser.add_argument("--spans", type=int, nargs="+", default=[3, 10, 50])
+    add_keep(parser)
     arguments = parser.parse_args()
-    print("| rows | spans before | validate, requests | bytes a row before | train, requests | bytes a row before |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for what, again, replay in (("new", False, 0.0), ("half again", True, 0.0), ("new, 30 % replayed", False, 0.3)):
-        with tempfile.TemporaryDirectory(prefix="millrace-history-") as name:
-            lineage = Lineage(Path(name), arguments.rows, again, replay)
-            for before in range(max(arguments.spans) + 1):
-                found = lineage.validate()
-                if before in arguments.spans:
-                    rows = before * arguments.rows
-                    asked = [f"{requests} | {size / rows:.1f}" for requests, size in (found, lineage.train())]
-                    print(f"| {what} | {before} | {' | '.join(asked)} |", flush=True)
+    with measuring("history", arguments.keep) as sheet:
+        sheet.table("rows", "spans before", *(f"{stage}: {what}" for stage in ("validate", "train") for what in UNITS))
+        for what, again, replay in KINDS:
+            with tempfile.TemporaryDirectory(prefix="millrace-history-") as name:
+                lineage = Lineage(Path(name), arguments.rows, again, replay)
+                for before in range(max(arguments.spans) + 1):
+                    requests, size = lineage.validate()
+                    if before in arguments.spans:
+                        of_train, read = lineage.train()
+                        rows = before * arguments.rows
+                        sheet.row(what, before, requests, size / rows, of_train, read / rows)
 
 
 class Lineage:
@@ -119,7 +122,7 @@ class Lineage:
         self._bucket.begin()
         keys = dataclasses.replace(self._keys, positives=self._positives)
         assert keys.open_committed() is not None
-        self.replayed = sum(table.num_rows for table in keys.replayed)
+        sum(rows.num_rows for rows in keys.replayed)  # reads them
         return self._bucket.requests, self._bucket.bytes
 
 

@@ -1,6 +1,6 @@
 """CPU seconds until a training knows the pairs of its lineage, by the keys that validate wrote and by the texts.
 
-    python -m tests.benchmarks.known_pairs [--rows 100000] [--spans 2 5 10]
+    python -m tests.benchmarks.known_pairs [--rows 100000] [--spans 2 5 10] [--keep]
 
 Spans of equal size are made up, all with the same queries and items; the last one is trained. Each number of spans is
 measured by keys and by texts in one process, so that the ratio does not depend on other work.

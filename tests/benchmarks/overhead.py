@@ -1,6 +1,6 @@
 """What the orchestrator adds to the workers' own time, and how long a run takes in which everything is done.
 
-    python -m tests.benchmarks.overhead
+    python -m tests.benchmarks.overhead [--keep]
 
 Runs of a tiny shop through the installed command, on a server that is warm. A worker's own time is what the ledger has
 for its attempt: from the start of its processes to their end. Everything else is ours: the command's start, planning,
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measure(sheet: Sheet) -> None:
-    """Run, and add two tables."""
+    """Run, and add a table of the stages and one of whole runs."""
     with tempfile.TemporaryDirectory(prefix="millrace-overhead-") as folder:
         home = Path(folder) / "prefect"
         os.environ.pop("PREFECT_API_URL", None)
@@ -62,20 +62,17 @@ def measure(sheet: Sheet) -> None:
             down(home)
     sheet.table("stage", "added seconds, median", "at most", "limit")
     for stage in STAGES:
-        added = [run.stages[stage] for run in runs]
-        sheet.row(stage, statistics.median(added), max(added), STAGE_LIMIT, good=max(added) <= STAGE_LIMIT)
+        _add(sheet, stage, [run.stages[stage] for run in runs], STAGE_LIMIT)
     sheet.table("run", "seconds, median", "at most", "limit")
-    rows = {
-        "added to the workers' own time": ([run.added for run in runs], RUN_LIMIT),
-        "of them before the first and after the last stage": (
-            [run.added - sum(run.stages.values()) for run in runs],
-            None,
-        ),
-        "a fully cached run": (again, DONE_LIMIT),
-    }
-    for name, (values, limit) in rows.items():
-        good = limit is None or max(values) <= limit
-        sheet.row(name, statistics.median(values), max(values), "" if limit is None else limit, good=good)
+    _add(sheet, "added to the workers' own time", [run.added for run in runs], RUN_LIMIT)
+    outside = [run.added - sum(run.stages.values()) for run in runs]
+    _add(sheet, "of them before the first and after the last stage", outside, None)
+    _add(sheet, "a fully cached run", again, DONE_LIMIT)
+
+
+def _add(sheet: Sheet, name: str, seconds: list[float], limit: float | None) -> None:
+    most = max(seconds)
+    sheet.row(name, statistics.median(seconds), most, limit or "", good=limit is None or most <= limit)
 
 
 def measured(shop: Shop, span: str) -> Timed:

@@ -1,6 +1,6 @@
 """Memory of the first steps of a training on spans of two sizes, each in a process of its own.
 
-    python -m tests.benchmarks.training_memory [--pairs 1000000 10000000] [--steps 50]
+    python -m tests.benchmarks.training_memory [--pairs 1000000 10000000] [--steps 50] [--keep]
 
 The rows are made up and written as validate would write them; the tokenizer is that of the first rows, as in a lineage
 that began with a smaller span. Memory is the kernel's high-water mark of the process (VmHWM), which counts files that

@@ -1,6 +1,6 @@
 """Seconds of a training step on XLA's processor runtime compared with eager CPU, in fp32 at the same shapes.
 
-    python -m tests.benchmarks.xla_step
+    python -m tests.benchmarks.xla_step [--keep]
 
 MiniLM-L6, batches of 64 made-up texts. Each side is a process of its own with all cores; they take turns step by step,
 so that a noisy machine is noisy to both. The first steps, which compile, are listed separately.

@@ -1,6 +1,6 @@
 """Bytes of vectors that refreshes write, and that lie in the workspace after a week of them.
 
-    python -m tests.benchmarks.speed.deltas [--items 200000]
+    python -m tests.benchmarks.speed.deltas [--items 200000] [--keep]
 
 The worker's own code makes the vectors, with an encoder that hashes texts, in vectors of 384 numbers and partitions of
 4,096 items at most. Before there were deltas, a refresh wrote each partition with a change whole.

@@ -1,14 +1,16 @@
 """Milliseconds of one query on one core: each export of a model against sentence-transformers on torch, in one run.
 
-    python -m tests.benchmarks.speed.exports
+    python -m tests.benchmarks.speed.exports [--keep]
 
 All have the same weights, MiniLM-L6, and embed the same texts, taking turns text by text, so that a noisy machine is
-noisy to all. Tokenising is included. docs/benchmarks.md has a result; only its ratios say something.
+noisy to all. Tokenising is included.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
 import tempfile
 import time
 from importlib.util import find_spec
@@ -26,6 +28,7 @@ from tasks.worker.online.exported import Exported
 from tasks.worker.online.kinds import KINDS
 from tasks.worker.online.opened import Encoder, ReleasedModel
 from tasks.worker.training.start import build_parts
+from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.benchmarks.reviews import CONFIG_FILE
 
 OVERRIDES = ("heads.classification=null",)
@@ -34,15 +37,16 @@ WORDS = ("red", "blue", "small", "large", "lamp", "desk", "kettle", "garden", "c
 
 
 def main() -> None:
-    """Make the exports, time them and print the table as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    add_keep(parser)
+    keep = parser.parse_args().keep
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name:
+    with measuring("exports", keep) as sheet, tempfile.TemporaryDirectory(prefix="millrace-exports-") as name:
         folder = Path(name)
         sides: dict[str, Encoder] = {"sentence-transformers, torch": ReleasedModel(exported(folder))}
         sides |= {path.name: Exported(path, threads=1) for path in sorted((folder / FOLDER).iterdir())}
-        sizes = {path.name: size_of(path) for path in (folder / FOLDER).iterdir()}
-        table(sides, sizes, texts())
+        measure(sheet, sides, folder / FOLDER)
 
 
 def exported(folder: Path) -> Path:
@@ -51,14 +55,11 @@ def exported(folder: Path) -> Path:
     parts = build_parts(config, ())
     export_model(parts, config, "main-0", folder)
     kinds: list[ExportKind] = [kind for kind in KINDS if all(find_spec(name) for name in KINDS[kind].makers)]
-    print("Not made, a package is missing:", ", ".join(KINDS.keys() - kinds) or "none", flush=True)
-    for kind, reason in write_exports(parts, "main-0", config.infer.max_tokens, (), kinds, folder).items():
-        print(f"{kind} can't be made: {reason}", flush=True)
+    not_made = dict.fromkeys(KINDS.keys() - kinds, "a package is missing")
+    not_made |= write_exports(parts, "main-0", config.infer.max_tokens, (), kinds, folder)
+    for kind, reason in not_made.items():
+        print(f"{kind} can't be made: {reason}", file=sys.stderr)
     return folder
-
-
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
 
 
 def texts() -> list[str]:
@@ -67,9 +68,9 @@ def texts() -> list[str]:
     return [" ".join(random.choice(WORDS, random.integers(2, MOST_WORDS + 1))) for _ in range(TEXTS)]
 
 
-def table(sides: dict[str, Encoder], sizes: dict[str, int], queries: list[str]) -> None:
-    """Time the sides, the first of which the others are compared with."""
-    first = next(iter(sides))
+def measure(sheet: Sheet, sides: dict[str, Encoder], exports: Path) -> None:
+    """Time the sides, the first of which the others are compared with, and add a row for each."""
+    first, queries = next(iter(sides)), texts()
     for side in sides.values():
         for query in queries[:WARM]:
             side.embed([query], "query")
@@ -81,16 +82,13 @@ def table(sides: dict[str, Encoder], sizes: dict[str, int], queries: list[str]) 
             (vector,) = side.embed([query], "query")
             took[name].append(1000 * (time.perf_counter() - began))
             vectors[name].append(vector)
-    print("\n| one query, one core | p50, ms | p99, ms | p50 against torch's | MB | least cosine |")
-    print("|---|---:|---:|---:|---:|---:|")
+    sheet.table("one query, one core", "p50, ms", "p99, ms", "times as fast by p50", "MB", "least cosine")
     exact = np.stack(vectors[first])
     for name, each in took.items():
-        p50, p99 = np.percentile(each, [50, 99])
-        ratio = np.median(took[first]) / p50
-        size = f"{sizes[name] / 1e6:.0f}" if name in sizes else ""
+        p50, p99 = map(float, np.percentile(each, [50, 99]))
+        size = sum(path.stat().st_size for path in (exports / name).glob("*"))
         cosine = (np.stack(vectors[name]) * exact).sum(axis=1).min()
-        print(f"| {name} | {p50:.2f} | {p99:.2f} | {ratio:.2f} times as fast | {size} | {cosine:.5f} |", flush=True)
-    print(f"\nLoad of the machine over the last minute: {os.getloadavg()[0]:.1f} processes on {os.cpu_count()} cores.")
+        sheet.row(name, p50, p99, float(np.median(took[first])) / p50, size / 1e6 if size else "", f"{cosine:.5f}")
 
 
 if __name__ == "__main__":

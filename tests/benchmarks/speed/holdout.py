@@ -1,11 +1,11 @@
 """Whether an evaluation grows with the history: seconds and peak memory of evaluate over few spans and over many.
 
-    python -m tests.benchmarks.speed.holdout [--few 8] [--many 104] [--rows 1000] [--share 0.1] [--max-rows 400]
+    python -m tests.benchmarks.speed.holdout [--few 8] [--many 104] [--rows 10000] [--max-rows 20000] [--keep]
 
 Spans are made up and go through what validate writes of them; a tiny model, trained for a few steps, is measured as
-challenger and champion. Each evaluation is a process of its own, and both sizes take turns. The items are the same few
-hundred in all spans, so that the number of spans is the only difference. The sample's recall is compared with that of
-all holdout rows of the many spans.
+challenger and champion. Each evaluation is a process of its own, and both sizes take turns; the least of each count.
+The items are the same few hundred in all spans, so that the number of spans is the only difference. The sample's recall
+is compared with that of all holdout rows of the many spans.
 """
 
 import argparse
@@ -20,10 +20,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.contracts.references import RowsRef
 from tasks.worker import evaluate
 from tests.benchmarks.figures import Sheet, add_keep, measuring
 from tests.support.workspace.jobs import (
@@ -40,15 +40,14 @@ from tests.support.workspace.jobs import (
 )
 
 ITEMS = 400
-TURNS = 2
+SHARE = 0.25  # of a span's rows that are held out
+TURNS = 3
 
 
 def main() -> None:
-    """Make the spans, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    for name, default in (("few", 8), ("many", 104), ("rows", 1000), ("max-rows", 400)):
+    for name, default in (("few", 8), ("many", 104), ("rows", 10_000), ("max-rows", 20_000)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--share", type=float, default=0.1)
     add_keep(parser)
     parser.add_argument("--evaluate", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -56,19 +55,19 @@ def main() -> None:
         print(json.dumps(measured(*arguments.evaluate)))
         return
     with tempfile.TemporaryDirectory(prefix="millrace-holdout-") as folder:
-        given = made(Path(folder), arguments.many, arguments.rows, arguments.share)
+        given = made(Path(folder), arguments.many, arguments.rows)
         runs: dict[int, list[dict[str, Any]]] = {arguments.few: [], arguments.many: []}
         for _ in range(TURNS):
             for spans, found in runs.items():
-                found.append(apart(given, spans, arguments.max_rows, arguments.share))
-        everything = apart(given, arguments.many, 10**9, arguments.share)
+                found.append(apart(given, spans, arguments.max_rows))
+        everything = apart(given, arguments.many, 10**9)
     with measuring("holdout", arguments.keep) as sheet:
         add_table(sheet, runs, everything)
 
 
-def made(folder: Path, spans: int, rows: int, share: float) -> Path:
+def made(folder: Path, spans: int, rows: int) -> Path:
     """Write a workspace with validated spans and a trained model; return the file with the inputs of all spans."""
-    config = config_of(1, share)
+    config = config_of(1)
     store, first = make_workspace(folder, rows=rows, distinct=ITEMS)
     model = model_of(train_model(store, config, first))
     refs = []
@@ -101,14 +100,14 @@ def asked_anew(number: int) -> Any:
     return change
 
 
-def config_of(max_rows: int, share: float) -> Any:
+def config_of(max_rows: int) -> Config:
     """Return the settings of the tiny model."""
-    return tiny_config(f"evaluate.max_rows={max_rows}", f"evaluate.holdout_share={share!r}", "train.epochs=1")
+    return tiny_config(f"evaluate.max_rows={max_rows}", f"evaluate.holdout_share={SHARE}", "train.epochs=1")
 
 
-def apart(given: Path, spans: int, max_rows: int, share: float) -> dict[str, Any]:
+def apart(given: Path, spans: int, max_rows: int) -> dict[str, Any]:
     """Evaluate over the newest `spans` in a process of its own."""
-    command = [sys.executable, "-m", "tests.benchmarks.speed.holdout", "--share", repr(share)]
+    command = [sys.executable, "-m", "tests.benchmarks.speed.holdout"]
     command += ["--evaluate", str(given), str(spans), str(max_rows)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -116,13 +115,10 @@ def apart(given: Path, spans: int, max_rows: int, share: float) -> dict[str, Any
 
 def measured(given: str, spans: str, max_rows: str) -> dict[str, Any]:
     """Return what an evaluation took, and found."""
-    share = float(sys.argv[sys.argv.index("--share") + 1])
     store = DirectoryStore(Path(given).parent / "workspace")
     inputs = EvaluateInputs.model_validate_json(Path(given).read_bytes())
-    rows: tuple[RowsRef, ...] = inputs.rows[-int(spans) :]
-    job = make_job(
-        store, config_of(int(max_rows), share), inputs.model_copy(update={"rows": rows}), f"{spans}-{max_rows}"
-    )
+    inputs = inputs.model_copy(update={"rows": inputs.rows[-int(spans) :]})
+    job = make_job(store, config_of(int(max_rows)), inputs, f"{spans}-{max_rows}")
     began, cpu = time.monotonic(), time.process_time()
     outcome = evaluate.run(job)
     parts = outcome.by_queries[Role.challenger].parts.values()
@@ -132,31 +128,21 @@ def measured(given: str, spans: str, max_rows: str) -> dict[str, Any]:
         "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "rows": outcome.holdout_rows,
         "there": outcome.holdout_there,
-        "recall": [part.main for part in parts],
-        "bounds": [(part.low, part.high) for part in parts],
+        "recall": [f"{part.main:.4f} ({part.low:.4f} to {part.high:.4f})" for part in parts],
     }
 
 
 def add_table(sheet: Sheet, runs: dict[int, list[dict[str, Any]]], everything: dict[str, Any]) -> None:
-    """Add the medians, their ratio, and the sample next to all rows."""
-    best = {}
-    for spans, found in runs.items():
-        best[spans] = found[0] | {key: min(each[key] for each in found) for key in ("seconds", "cpu", "mib")}
+    """Add the least of all turns, their ratio, and the sample next to all rows."""
     counted = ("there", "rows", "seconds", "cpu", "mib")
     sheet.table(
         "spans", "holdout rows", "measured", "seconds", "CPU seconds", "peak MiB", "recall@10, unseen queries", "seen"
     )
-    for spans, each in best.items():
-        sheet.row(spans, *(each[key] for key in counted), *recall_of(each))
-    few, many = best.values()
-    sheet.row("ratio", *(many[key] / few[key] for key in counted), "", "")
-    sheet.row("all rows", *(everything[key] for key in counted), *recall_of(everything))
-
-
-def recall_of(run: dict[str, Any]) -> list[str]:
-    """Return recall@10 on unseen and on seen queries."""
-    found = zip(run["recall"], run["bounds"], strict=True)
-    return [f"{value:.4f} ({low:.4f} to {high:.4f})" for value, (low, high) in found]
+    least = {spans: [min(each[key] for each in found) for key in counted] for spans, found in runs.items()}
+    for spans, values in least.items():
+        sheet.row(spans, *values, *runs[spans][0]["recall"])
+    sheet.row("ratio", *(many / few for few, many in zip(*least.values(), strict=True)), "", "")
+    sheet.row("all rows", *(everything[key] for key in counted), *everything["recall"])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The cost of a refresh for one new item among many: seconds, bytes, memory, and requests to a bucket.
 
-    python -m tests.benchmarks.speed.refresh [--items 20000 200000 1000000] [--set infer.shard_rows=4096]
+    python -m tests.benchmarks.speed.refresh [--items 20000 200000 1000000] [--keep]
 
 Items are embedded by a tiny model of the installed command's own training. Then one more comes: in a feed of its own,
 in a bucket, and last in an export of all items. CPU seconds are the command's and its workers', without the Prefect
@@ -16,7 +16,6 @@ import os
 import re
 import resource
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from infra.store.manifest import read_manifest
 from tasks.runs import releases
-from tests.benchmarks.figures import Cell, add_keep, measuring
+from tests.benchmarks.figures import Cell, Sheet, add_keep, measuring
 from tests.benchmarks.scale import CONFIG_FILE, ITEM_MAP, QUICK
 from tests.benchmarks.scale_input import write_items
 from tests.benchmarks.watched import Watched
@@ -49,13 +48,10 @@ class Measured(NamedTuple):
 
 
 def main() -> None:
-    """Measure each number of items, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--items", type=int, nargs="+", default=[20_000, 200_000, 1_000_000])
-    parser.add_argument("--set", action="append", default=[], help="a setting, as in infer.shard_rows=4096")
     add_keep(parser)
     arguments = parser.parse_args()
-    local, remote = list[tuple[Cell, ...]](), list[tuple[Cell, ...]]()
     with (
         measuring("refresh", arguments.keep) as sheet,
         tempfile.TemporaryDirectory(prefix="millrace-refresh-") as name,
@@ -66,50 +62,31 @@ def main() -> None:
         os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
         server = S3Server()  # one for all: moto keeps the buckets of a stopped one
         try:
-            first = _released(folder, arguments.set)
-            for items in arguments.items:
-                _measure(folder, first, items, server, local, remote)
-                print(local[-2:], remote[-1], file=sys.stderr, flush=True)
+            first = _released(folder)
+            sheet.table("items", "a feed of", "seconds", "CPU seconds", "bytes", "of all vectors'", "files", "peak MiB")
+            asked = [_measure(sheet, folder, first, items, server) for items in arguments.items]
+            sheet.table("items", "partitions", *(f"{verb} requests" for verb in VERBS), "all")
+            for cells in asked:
+                sheet.row(*cells)
         finally:
             server.stop()
             down(folder / "prefect")
-        sheet.table(
-            "items",
-            "a feed of",
-            "seconds",
-            "CPU seconds",
-            "bytes written",
-            "of all vectors' bytes",
-            "files",
-            "peak MiB",
-        )
-        for row in local:
-            sheet.row(*row)
-        sheet.table("items", "partitions", *VERBS, "all")
-        for row in remote:
-            sheet.row(*row)
 
 
-def _released(folder: Path, settings: list[str]) -> Path:
+def _released(folder: Path) -> Path:
     """Return a workspace with the release of a tiny model."""
     write_shop(folder / "shop.jsonl.gz", spans=1, rows_per_span=2000, seed=7)
     form = ("--format", "jsonl", "--time-column", "searched_at", "--span", "month")
     columns = "id=query_id,query=query,item=product,item_id=product_id,label=bought"
     workspace = folder / "first"
     _run(workspace, "ingest", "--source", str(folder / "shop.jsonl.gz"), *form, "--map", columns)
-    sets = [part for each in (*QUICK, *USUAL, *settings) for part in ("--set", each)]
+    sets = [part for each in (*QUICK, *USUAL) for part in ("--set", each)]
     _run(workspace, "run", "--config", str(CONFIG_FILE), *sets)
     return workspace
 
 
-def _measure(
-    folder: Path,
-    first: Path,
-    items: int,
-    server: S3Server,
-    local: list[tuple[Cell, ...]],
-    remote: list[tuple[Cell, ...]],
-) -> None:
+def _measure(sheet: Sheet, folder: Path, first: Path, items: int, server: S3Server) -> tuple[Cell, ...]:
+    """Add the refreshes in a folder; return the row of the one in a bucket."""
     workspace, feed = folder / str(items), folder / "items.jsonl"
     shutil.copytree(first, workspace)
     _ingest(workspace, write_items(feed, items))
@@ -126,23 +103,12 @@ def _measure(
         if source is not None:
             _ingest(workspace, source, "--replace")
         found = _refresh(workspace)
-        local.append(
-            (
-                items,
-                lines,
-                found.seconds,
-                found.cpu,
-                found.bytes,
-                f"{found.bytes / vectors:.2%}",
-                found.files,
-                found.mib,
-            )
-        )
+        share = f"{found.bytes / vectors:.2%}"
+        sheet.row(items, lines, found.seconds, found.cpu, found.bytes, share, found.files, found.mib)
     requests = _in_a_bucket(server, bucket, one)
-    counted = (requests[verb] for verb in VERBS)
-    remote.append((items, release.catalogue.partitions, *counted, requests.total()))
     shutil.rmtree(workspace)
     shutil.rmtree(bucket)
+    return items, release.catalogue.partitions, *(requests[verb] for verb in VERBS), requests.total()
 
 
 def _ingest(workspace: Path | str, source: Path, *more: str) -> None:

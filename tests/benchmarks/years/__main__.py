@@ -1,6 +1,6 @@
 """What a workspace of years costs those who read it: requests, seconds and memory of each command.
 
-    python -m tests.benchmarks.years [--weeks 156] [--delay 5]
+    python -m tests.benchmarks.years [--weeks 156] [--refreshes 167] [--delay 5] [--keep]
 
 Each command is the installed one in a process of its own, so its seconds have Python's start and all imports in them.
 The bucket is on this machine; every request waits for some milliseconds, as on a network.
