@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from infra.prefect_server import Server
 
 WORKER = 6  # flow runs at once; each process takes about 350 MiB before its work begins
-JANITORS = 2  # at once: a dead one blocks its slot for an hour, so one slot is not enough
+JANITORS = 3  # at once: two that a power cut ended together leave a slot, in which the watch frees theirs
 _BEHIND = 2  # priority after the default queue's 1; lower runs first
 
 

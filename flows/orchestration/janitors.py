@@ -21,7 +21,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
     FlowRunFilterWorkQueueName,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Crashed
@@ -34,6 +34,7 @@ R = TypeVar("R")
 QUEUE = "janitors"  # the work pool's queue for watch, reaper and report, see prefect.yaml
 LONGEST_SECONDS = 3600.0  # Prefect ends a janitor that runs longer
 _DEAD_AFTER = dt.timedelta(seconds=LONGEST_SECONDS) + dt.timedelta(minutes=10)
+_WORKER = "prefect.worker.name"  # the label that a worker gives its runs; each start of a worker has a name of its own
 _BEGUN = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 _OPEN = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING)
 
@@ -58,14 +59,30 @@ def newest_only(body: Callable[P, R]) -> Callable[P, R]:
 
 
 def end_dead_janitors() -> None:
-    """Set janitors to Crashed that show Running beyond their time limit: each would block one of the few slots."""
+    """Set janitors to Crashed whose process is gone: each would block one of the few slots.
+
+    It is gone if its worker sends no heartbeat any more, as after a power cut, or if it has run beyond its time limit.
+    """
     asked = FlowRunFilter(work_queue_name=FlowRunFilterWorkQueueName(any_=[QUEUE]), state=_in(_BEGUN))
     with get_client(sync_client=True) as client:
         for run in client.read_flow_runs(flow_run_filter=asked):
+            why = None
             if run.state is not None and dt.datetime.now(dt.UTC) - run.state.timestamp > _DEAD_AFTER:
-                message = f"it has recorded no end for {_DEAD_AFTER}, so its process is gone"
+                why = f"it has recorded no end for {_DEAD_AFTER}"
+            elif (worker := run.labels.get(_WORKER)) is not None and worker not in _alive(client, run):
+                why = f"its worker, {worker}, sends no heartbeat"
+            if why is not None:
+                message = f"{why}, so its process is gone"
                 client.set_flow_run_state(run.id, Crashed(message=message), force=True)
                 logger().warning("%s: %s", run.name, message)
+
+
+def _alive(client: SyncPrefectClient, run: FlowRun) -> list[str]:
+    """Return the names of the workers of a run's pool from which the server still gets heartbeats."""
+    if run.work_pool_name is None:
+        return []
+    workers = client.read_workers_for_work_pool(run.work_pool_name)
+    return [worker.name for worker in workers if worker.status is WorkerStatus.ONLINE]
 
 
 def _newest_that_is_due() -> FlowRun | None:

@@ -96,20 +96,34 @@ def test_a_later_run_that_has_begun_counts_and_one_that_was_cancelled_or_does_an
 
 
 def test_janitors_that_died_do_not_keep_their_places(deployment: UUID, monkeypatch: pytest.MonkeyPatch) -> None:
-    dead = [due(deployment, 30), due(deployment, 20)]
-    set_state(dead[0], Running())
-    set_state(dead[1], Pending())
+    dead = [due(deployment, 30), due(deployment, 20), due(deployment, 10)]
+    for run, state in zip(dead, (Running(), Pending(), Running()), strict=True):
+        set_state(run, state)
     waiting = due(deployment, 5)
     with get_client(sync_client=True) as client:
         assert client.get_scheduled_flow_runs_for_work_pool(POOL, [QUEUE]) == []
     end_dead_janitors()
-    assert [name(run) for run in dead] == ["Running", "Pending"], "they may live"
+    assert [name(run) for run in dead] == ["Running", "Pending", "Running"], "they may live"
     monkeypatch.setattr(janitors, "_DEAD_AFTER", dt.timedelta(0))
     end_dead_janitors()
-    assert [name(run) for run in [*dead, waiting]] == ["Crashed", "Crashed", "Scheduled"]
+    assert [name(run) for run in [*dead, waiting]] == [*["Crashed"] * 3, "Scheduled"]
     with get_client(sync_client=True) as client:
         (free,) = client.get_scheduled_flow_runs_for_work_pool(POOL, [QUEUE])
     assert free.flow_run.id == waiting.id
+
+
+def test_janitors_of_a_worker_without_heartbeats_free_their_places_at_once(deployment: UUID) -> None:
+    runs = {worker: due(deployment, 10) for worker in ("of the power cut", "that lives")}
+    with get_client(sync_client=True) as client:
+        client.send_worker_heartbeat(POOL, "that lives", heartbeat_interval_seconds=30)
+        for worker, run in runs.items():
+            client.update_flow_run_labels(run.id, {"prefect.worker.name": worker})
+            set_state(run, Running())
+    end_dead_janitors()
+    assert {worker: name(run) for worker, run in runs.items()} == {
+        "of the power cut": "Crashed",
+        "that lives": "Running",
+    }
 
 
 def test_the_deployments_that_look_after_others_are_in_the_queue() -> None:
