@@ -3,7 +3,8 @@
     python -m tests.benchmarks.speed.deltas [--items 200000] [--keep]
 
 The worker's own code makes the vectors, with an encoder that hashes texts, in vectors of 384 numbers and partitions of
-4,096 items at most. Before there were deltas, a refresh wrote each partition with a change whole.
+4,096 items at most; the week has a tenth of the items. Before there were deltas, a refresh wrote each partition with a
+change whole.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tasks.data.layers import layers_of
 from tasks.prune.prune import prune
 from tasks.worker.catalogue import deltas
 from tests.benchmarks.figures import Sheet, add_keep, measuring
+from tests.benchmarks.speed.publishing import quiet
 from tests.support.workspace.changing_shop import Shop
 
 WIDTH, SHARD_ROWS = 384, 4096
@@ -46,7 +48,7 @@ def main() -> None:
     asked = parser.parse_args()
     with measuring("deltas", asked.keep) as sheet:
         one_refresh(sheet, asked.items)
-        hours(sheet, asked.items)
+        hours(sheet, asked.items // 10)
 
 
 def one_refresh(sheet: Sheet, items: int) -> None:
@@ -69,7 +71,7 @@ def one_refresh(sheet: Sheet, items: int) -> None:
 
 
 def hours(sheet: Sheet, items: int) -> None:
-    """Add the bytes of a week of refreshes with its prunes."""
+    """Add the bytes of a week of hourly refreshes with its prunes."""
     with tempfile.TemporaryDirectory(prefix="millrace-deltas-") as folder, pytest.MonkeyPatch.context() as patch:
         shop = opened(Path(folder), items, patch)
         hourly, first = max(1, HOURLY * items // 1_000_000), shop.releases[0]
@@ -100,7 +102,8 @@ def opened(folder: Path, items: int, patch: pytest.MonkeyPatch) -> Shop:
         partitions *= 2
     shop = Shop(folder, WIDTH, items, partitions)
     shop.patch(patch)
-    shop.refresh(None)
+    with quiet():
+        shop.refresh(None)
     return shop
 
 
@@ -112,7 +115,8 @@ def whole_partitions() -> Iterator[None]:
 
 
 def refreshed(shop: Shop, over: Release) -> Refreshed:
-    made = shop.refresh(over)
+    with quiet():
+        made = shop.refresh(over)
     for number in [*shop.of][:-1]:
         del shop.of[number]
     manifest = read_manifest(shop.store, made.prefix)

@@ -53,7 +53,7 @@ def measure(sheet: Sheet, items: int) -> None:
         shop = Shop(Path(folder), WIDTH, items, 2 ** max(0, (items // SHARD_ROWS).bit_length()))
         shop.patch(patch)
         patch.setattr(changing_shop, "vector_of", vector_of)
-        with _quiet():
+        with quiet():
             shop.refresh(None)
         database = Path(folder) / "lancedb"
         targets = {
@@ -66,7 +66,7 @@ def measure(sheet: Sheet, items: int) -> None:
             release, seen = shop.releases[-1], _files(database)
             for service, target in targets.items():
                 config, began = small_config(f"publish.targets=[{target}]"), time.monotonic()
-                with _quiet():
+                with quiet():
                     done = publish.run(publish_job(shop.store, config, release, only_current=False))
                 took = time.monotonic() - began
                 new = sum(size for file, size in _files(database).items() if file not in seen)
@@ -75,7 +75,7 @@ def measure(sheet: Sheet, items: int) -> None:
 
         bring("the first of a model")
         for changed in CHANGES:
-            with _quiet():
+            with quiet():
                 shop.change(changed)
                 shop.refresh(shop.releases[-1])
             bring(f"after a refresh of {changed:,}")
@@ -102,7 +102,7 @@ def _space(width: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         yield
 
