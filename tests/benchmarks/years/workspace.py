@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import hashlib
-import json
 import re
 import tempfile
 from collections.abc import Iterator
@@ -128,20 +127,17 @@ def _versions(key: str, data: bytes) -> Iterator[tuple[str, Made]]:
 def _of_releases(key: str, data: bytes, week: Week, first: int, refreshes: int) -> Iterator[tuple[str, Made]]:
     if not _RELEASE.fullmatch(key):
         return
-    record = json.loads(data)
-    if record["run_key"] != week.refresh:
-        number = {"number": first, "previous": first - 1 or None, "model_before": max(first - refreshes - 1, 0) or None}
-        yield f"releases/{first}.json", _dated(json.dumps(record | number).encode(), week.monday, 0)
-        yield NUMBER.key(run=record["run_key"]), releases.Numbered(number=first).to_json()
-        return
-    for each in range(refreshes):
-        number = {
-            "number": first + each + 1,
-            "previous": first + each,
-            "refreshed": first + each,
-            "model_before": first,
-        }
-        run_key = _key(week, each, refreshes)
-        yield NUMBER.key(run=run_key), releases.Numbered(number=first + each + 1).to_json()
-        own = json.dumps(record | number | {"run_key": run_key}).encode()
-        yield f"releases/{first + each + 1}.json", _dated(own, week.monday, each + 1)
+    record = Release.model_validate_json(data)
+    before = {"number": first, "previous": first - 1 or None, "model_before": max(first - refreshes - 1, 0) or None}
+    made = [(0, before)]
+    if record.run_key == week.refresh:
+        made = [
+            (hour, {"number": first + hour, "previous": first + hour - 1, "refreshed": first + hour - 1,
+                    "model_before": first, "run_key": _key(week, hour - 1, refreshes)})
+            for hour in range(1, refreshes + 1)
+        ]  # fmt: skip
+    for hour, changed in made:
+        own = record.model_copy(update=changed)
+        yield NUMBER.key(run=own.run_key), releases.Numbered(number=own.number).to_json()
+        dated = _dated(own.model_dump_json(by_alias=True).encode(), week.monday, hour)
+        yield f"releases/{own.number}.json", Release.model_validate_json(dated).to_json()  # seals it
