@@ -56,7 +56,8 @@ class Figures(Record):
     tables: tuple[Table, ...]
 
     def __str__(self) -> str:
-        made = f"{self.date} at `{self.commit}`, {self.cores} cores of {self.machine}, load {self.load:.1f}:"
+        cores = "one core" if self.cores == 1 else f"{self.cores} cores"
+        made = f"{self.date} at `{self.commit}`, {cores} of {self.machine}, load {self.load:.1f}:"
         return "\n\n".join([made, *map(str, self.tables)])
 
 
