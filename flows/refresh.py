@@ -21,6 +21,7 @@ from infra.store.factory import open_store, require_fit
 from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
+from tasks.foundation.nouns import plural
 from tasks.infer import infer
 from tasks.monitoring.spending import OverBudget, require_budget
 from tasks.publish import publish_release
@@ -77,7 +78,7 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
             late: Any = Completed(name="Held", message=why, data=None)
             return late
         if isinstance(made, Release):
-            words = f"Released as {made.number}, a refresh of {made.refreshed} with {made.vectors:,} vectors"
+            words = f"Released as {made.number}, a refresh of {made.refreshed} with {plural(made.vectors, 'vector')}"
             released: Any = Completed(name="Released", message=words, data=made)
             return released
         rejected: Any = Completed(name="Rejected", message=made.why, data=made)
@@ -129,7 +130,7 @@ def refresh_with(store: Store, config: Config, waiting: Sequence[SpanRef]) -> st
     if isinstance(made, Release) and (why := why_waiting(store, made)):
         return f"Its items wait too. {why}"
     if isinstance(made, Release):
-        return f"Refreshed as release {made.number}, with {made.vectors:,} vectors."
+        return f"Refreshed as release {made.number}, with {plural(made.vectors, 'vector')}."
     return f"The refresh was rejected, so the current release stays: {made.why}"
 
 

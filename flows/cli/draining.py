@@ -12,10 +12,10 @@ from pydantic import Field
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note
 from flows.presentation.model import Parts
-from flows.presentation.wording import plural
 from infra import deployments, prefect_server
 from tasks.foundation import clock
 from tasks.foundation.errors import ConfigError, ServerError
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from pydantic import Field
 
 from flows.cli.terminal.options import RunOptions
 from flows.presentation.model import Parts
-from flows.presentation.wording import count, dollars, duration, plural, shortened
+from flows.presentation.wording import count, dollars, duration, shortened
 from tasks.contracts.costs import RunCost
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
+from tasks.foundation.nouns import plural
 from tasks.foundation.process import laboratory_is_here
 from tasks.foundation.records import Record
 from tasks.monitoring.deadlines import next_fire
@@ -145,7 +146,7 @@ def _amounts(amounts: Enough, cost: RunCost, memory: TrainMemory | None, config:
     yield from _little(amounts, train["batch_rows"], config["evaluate"]["holdout_share"])
     earlier = f", and about {count(amounts.earlier_queries)} of earlier spans" if amounts.earlier_queries else ""
     alone = f"{count(amounts.unseen_queries)} of them unseen: none of their rows is trained on"
-    held = f"about {count(amounts.held_queries)} queries of {count(amounts.held_pairs)} pairs, {alone}"
+    held = f"about {plural(amounts.held_queries, 'query', 'queries')} of {count(amounts.held_pairs)} pairs, {alone}"
     yield f"holdout: {held}{earlier}"
     if amounts.join is not None:
         yield f"join:    {amounts.join.sentence}"
@@ -173,9 +174,9 @@ def _labels(amounts: Enough, head: dict[str, Any] | None) -> Iterator[str]:
     """Yield a line about labels that say no, of rows that are trained as hits all the same."""
     if head is not None and amounts.bad_as_hits:
         yield (
-            f"labels:  {count(amounts.bad_as_hits)} rows have a label of at most {head['negative_max']:g} "
-            "(heads.classification.negative_max), and are trained as hits too: heads.contrastive.positives_only=true "
-            "leaves them out, unless they are opinions, as in reviews"
+            f"labels:  {plural(amounts.bad_as_hits, 'row has', 'rows have')} a label of at most "
+            f"{head['negative_max']:g} (heads.classification.negative_max), and are trained as hits too: "
+            "heads.contrastive.positives_only=true leaves them out, unless they are opinions, as in reviews"
         )
     elif head is None and amounts.labels is not None and amounts.labels[0] < amounts.labels[1]:
         low, high = amounts.labels

@@ -9,13 +9,13 @@ from flows.cli.serving.search_worker import answered_once
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note
 from flows.presentation.model import Parts, table
-from flows.presentation.wording import plural
 from infra.store.base import Store
 from tasks.contracts.erasing import ErasedTables, EraseItem
 from tasks.contracts.workspace import CERTIFICATE
 from tasks.data.rows import ITEM_ID
 from tasks.erase.records import Certificate
 from tasks.foundation.errors import ConfigError
+from tasks.foundation.nouns import plural
 
 
 def erase_page(done: Certificate) -> Parts:
@@ -24,7 +24,7 @@ def erase_page(done: Certificate) -> Parts:
         yield table("", ("kind of file", ">looked at", ">changed", ">rows", "~how"), rows)
     verb, has = ("", "had") if done.erased else ("would be ", "has")
     files, gone = sum(kind.changed for kind in done.kinds), sum(kind.rows for kind in done.kinds)
-    yield f"{plural(files, 'file')} {verb}changed, {gone} rows gone"
+    yield f"{plural(files, 'file')} {verb}changed, {plural(gone, 'row')} gone"
     for span in done.spans:
         yield f"span {span.name}: v{span.version} is without the rows"
     for each in done.targets:

@@ -22,6 +22,7 @@ from infra.store.base import Store
 from tasks.contracts.evaluation import ByQueries, ForwardScore
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.monitoring.history import RunLine, age_seconds, line_of, read_history
 from tasks.monitoring.ledger_report import LedgerReport, at_prices, read_ledger, read_run_ledger
@@ -97,7 +98,7 @@ def _runs(output: HistoryOutput) -> Parts:
         yield f"{CAPTION}:"
         yield table("", *forward_rows(scores))
     summed = output.totals
-    ended = f"{summed.runs_succeeded} of {summed.runs_over} runs came to a result"
+    ended = f"{summed.runs_succeeded} of {plural(summed.runs_over, 'run')} came to a result"
     yield f"{ended}; goodput {share(summed.goodput)}"
     if output.newest_data_seconds is not None and output.target_seconds is not None:
         standing = "beyond" if output.newest_data_seconds > output.target_seconds else "within"

@@ -14,7 +14,6 @@ from flows.cli.terminal.command import command
 from flows.cli.terminal.options import DETECTED, Reading, RunOptions, spans, workspace_words
 from flows.cli.terminal.progress_bars import display
 from flows.presentation.model import Command, Parts, table
-from flows.presentation.wording import plural
 from infra.store.base import Store
 from infra.store.factory import require_fit
 from tasks.contracts.profiles import Shared
@@ -33,6 +32,7 @@ from tasks.data.rows import SPAN_KIND
 from tasks.data.span_versions import list_spans
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.languages import UNSURE
+from tasks.foundation.nouns import plural
 from tasks.planning import decisions
 from tasks.planning.decisions import Skip
 from tasks.runs.audit import audited
@@ -47,7 +47,7 @@ def look_page(output: SourceFacts) -> Parts:
     sample = f"; distinct values and shares of a sample of {output.sampled:,}" * (output.sampled < output.rows)
     times = f", {output.first[:10]} to {output.last[:10]}" if output.first and output.last else ""
     name = f", {output.export}" if output.export else ""
-    yield f"{output.source}{name}: {output.rows:,} rows{times}, {form}{sample}"
+    yield f"{output.source}{name}: {plural(output.rows, 'row')}{times}, {form}{sample}"
     if output.left_out:
         yield f"{plural(output.left_out, 'further row')} left out"
     yield ""

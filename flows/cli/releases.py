@@ -25,7 +25,7 @@ from flows.cli.terminal.progress_bars import display
 from flows.presentation import queries
 from flows.presentation.model import Command, Parts, table
 from flows.presentation.run.report import write_run_report
-from flows.presentation.wording import BY_NARROW, OF_INDEX, WITHOUT_INDEX, dollars, moment, plural
+from flows.presentation.wording import BY_NARROW, OF_INDEX, WITHOUT_INDEX, dollars, moment
 from infra import prefect_server
 from infra.prefect_health import PASSWORD_OF_CLIENT
 from infra.store.base import Store
@@ -34,6 +34,7 @@ from tasks.contracts.evaluation import MAIN
 from tasks.contracts.runs import Hold, Release
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import ConfigError, HostError, ServerError, StoreError
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.monitoring.work_sums import work_sums
 from tasks.running.context import override_context

@@ -17,13 +17,14 @@ from flows.cli.terminal.options import RunOptions, spans, workspace_words
 from flows.presentation import queries
 from flows.presentation.model import Command, Parts, Section, Table, table
 from flows.presentation.stages import evaluate
-from flows.presentation.wording import NONE, count, plural, seconds
+from flows.presentation.wording import NONE, count, seconds
 from infra.store.base import Store
 from infra.store.factory import require_fit
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Hold, Release, RunState
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CodeError, ConfigError
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.monitoring.spending import require_budget
 from tasks.planning.next_run import plan_run
@@ -241,7 +242,7 @@ def _verdict(run: RunReport) -> Parts:
         tables = (*apart, evaluate.metrics(run.metrics, run.champion, over), *evaluate.gates(run.verdicts))
         yield Section("Evaluate", evaluate.by_human(run.overrides), tables=tables)
     if run.release is not None:
-        yield f"{run.state} as {run.release}: model {run.model_version}, {count(run.vectors or 0)} vectors"
+        yield f"{run.state} as {run.release}: model {run.model_version}, {plural(run.vectors or 0, 'vector')}"
     elif run.state == "Rejected":
         yield "Rejected: the champion stays, nothing was released"
     else:

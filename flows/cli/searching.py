@@ -12,11 +12,12 @@ from flows.cli.serving.search_worker import ANSWER_SECONDS, answered_once, searc
 from flows.cli.terminal.command import command
 from flows.presentation.changes import changes_section
 from flows.presentation.model import Parts, table
-from flows.presentation.wording import count, shortened
+from flows.presentation.wording import shortened
 from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Changes, Hit, Question
 from tasks.foundation.errors import ConfigError, ServerError
+from tasks.foundation.nouns import plural
 from tasks.foundation.passwords import read_token
 from tasks.foundation.records import Record
 from tasks.runs import releases
@@ -40,7 +41,7 @@ def search_page(output: SearchOutput) -> Parts:
     """Yield the hits."""
     rows = [[f"{hit.score:.3f}", shortened(hit.item_id, _SHOWN), shortened(hit.text, _SHOWN)] for hit in output.hits]
     yield table("", (">cosine", "item", "~text"), rows)
-    yield f"the nearest of {count(output.vectors)} items in release {output.release}, in {output.seconds:.2f} s"
+    yield f"the nearest of {plural(output.vectors, 'item')} in release {output.release}, in {output.seconds:.2f} s"
 
 
 @command(search_page)

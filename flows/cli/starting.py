@@ -32,6 +32,7 @@ from tasks.first_hour.files import COMMANDS, SETTINGS, commands_text, existing_f
 from tasks.first_hour.labels import first_labels
 from tasks.first_hour.settings import FirstData, first_settings, first_span, gates_in_words, to_yaml
 from tasks.foundation.errors import ConfigError
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.preflight.encoder import check_encoder, pretrained_folder
 
@@ -283,7 +284,7 @@ def _problems(data: FirstData) -> list[str]:
 def _about(facts: SourceFacts) -> str:
     times = f", {facts.first[:10]} to {facts.last[:10]}" if facts.first and facts.last else ""
     time = f"time {facts.time_column}" if facts.time_column else "no times but that of the file"
-    return f"{facts.source}: {facts.rows:,} rows{times}; {_as_option(facts.mapping)}, {time}"
+    return f"{facts.source}: {plural(facts.rows, 'row')}{times}; {_as_option(facts.mapping)}, {time}"
 
 
 def _steps(first: Sequence[str], workspace: Sequence[str]) -> list[tuple[str, Sequence[str]]]:

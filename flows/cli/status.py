@@ -25,6 +25,7 @@ from tasks.contracts.stages import Stage
 from tasks.data import span_versions
 from tasks.foundation.clock import now, old
 from tasks.foundation.errors import StoreError
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.monitoring.deadlines import Clock
 from tasks.monitoring.freshness import FreshnessReport
@@ -115,7 +116,8 @@ def status_page(output: StatusOutput) -> Parts:
     per_million = totals.dollars_per_million_vectors
     cost = f"cost {priced(totals.cost, totals.charges)}"
     yield (
-        f"ledger: {totals.runs} runs, {totals.attempts} attempts, {share(totals.success_rate)} succeeded"
+        f"ledger: {plural(totals.runs, 'run')}, {plural(totals.attempts, 'attempt')}, "
+        + f"{share(totals.success_rate)} succeeded"
         + (f", {totals.running} running or lost" if totals.running else "")
         + f"; goodput {share(totals.goodput)}; {cost}"
         + (f", {dollars(per_million)} per million vectors" if per_million is not None else "")
@@ -223,7 +225,7 @@ def _left_out(span: SpanStatus) -> list[str]:
 def _release(release: Release) -> str:
     return (
         f"{release.number}, span {release.span.name}, model {release.model_prefix}, "
-        f"{release.vectors:,} vectors in {release.vectors_prefix}"
+        f"{plural(release.vectors, 'vector')} in {release.vectors_prefix}"
     )
 
 

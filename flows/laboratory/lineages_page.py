@@ -13,11 +13,12 @@ from flows.cli.serving.pages import Page as Answer
 from flows.presentation import html
 from flows.presentation.model import Cell, Page, Section, ended_as, state, table, unreadable
 from flows.presentation.search import FURTHER, LINEAGES, TO_CHANGES, TO_HISTORY, TO_RELEASES, TO_SEARCH
-from flows.presentation.wording import NONE, moment, number, plural, shortened
+from flows.presentation.wording import NONE, moment, number, shortened
 from infra.store.base import Store
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import LINEAGES_PAGE, REPORT
+from tasks.foundation.nouns import plural
 from tasks.laboratory.lineages import Lineages, Published, Step, read_lineages
 from tasks.monitoring.history import History, read_history
 from tasks.runs.snapshot import Snapshot

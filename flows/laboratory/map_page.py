@@ -19,10 +19,11 @@ from flows.presentation import html
 from flows.presentation.figures import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, SKY, VERMILLION
 from flows.presentation.model import Cell, Page, Section, table
 from flows.presentation.search import CHANGES, MAP, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_RELEASES, TO_SEARCH
-from flows.presentation.wording import count, plural, share
+from flows.presentation.wording import count, share
 from infra.store.base import Store
 from tasks.contracts.maps import MappedItem, Moves, ReleaseMap
 from tasks.contracts.runs import Release
+from tasks.foundation.nouns import plural
 from tasks.runs import releases
 from tasks.runs.plan import read_plan
 

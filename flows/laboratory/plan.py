@@ -12,8 +12,9 @@ from flows.cli.terminal.command import command
 from flows.cli.terminal.options import RunOptions, spans
 from flows.presentation.model import Cell, Parts, Section, facts, table
 from flows.presentation.run.planned import stages
-from flows.presentation.wording import NONE, count, dollars, duration, plural, share
+from flows.presentation.wording import NONE, count, dollars, duration, share
 from tasks.foundation.errors import ConfigError
+from tasks.foundation.nouns import plural
 from tasks.laboratory.machine_plan import CostPlan, MachinePlan, PlannedCost, SpotCost, TrainingSpeed, plan_costs
 from tasks.planning.next_run import plan_run
 from tasks.runs.plan import Idle, NothingToDo

@@ -17,10 +17,10 @@ from flows.orchestration.events import (
     send_once,
 )
 from flows.presentation.run.report import write_run_report
-from flows.presentation.wording import plural
 from infra.compute.batch.listing import LiveJob
 from infra.store.base import Store
 from tasks.contracts.runs import Release, RunPlan
+from tasks.foundation.nouns import plural
 from tasks.monitoring.spending import Budget
 from tasks.planning.start import unfinished_before
 from tasks.publish import publish_release

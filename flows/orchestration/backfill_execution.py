@@ -18,6 +18,7 @@ from tasks.campaigns.stored import adopt, check_not_overtaken, locks, run_of
 from tasks.contracts.kinds import lineage_lock
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ERRORS, FailureClass, classify
+from tasks.foundation.nouns import plural
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger
 from tasks.runs import releases
@@ -125,7 +126,7 @@ def conclude(execution: BackfillExecution) -> Campaign:
     if failed or left:
         failures = listed([f"{span.span.name} ({span.failure}: {span.message})" for span in failed], most=3)
         sentence = (
-            f"{len(failed)} of {len(spans)} spans failed{': ' * bool(failures)}{failures}"
+            f"{len(failed)} of {plural(len(spans), 'span')} failed{': ' * bool(failures)}{failures}"
             + (f"; not reached: {listed(left)}" if left else "")
             + f". Nothing was released. What is done stays done. {_CONTINUE}"
         )
@@ -146,7 +147,7 @@ def conclude(execution: BackfillExecution) -> Campaign:
         hold = releases.hold_of(execution.store)
         waits = f" It waits. {hold.sentence}" if hold is not None else ""
         return _close(page, "Released", f"{plan.last} is released as {release.number}{serves}{adopted}.{waits}")
-    return _close(page, "Done", f"All requested stages are done for the {len(spans)} spans.")
+    return _close(page, "Done", f"All requested stages are done for the {plural(len(spans), 'span')}.")
 
 
 def _end_early(page: StatusPage, error: BaseException) -> None:

@@ -27,6 +27,7 @@ from tasks.campaigns.stored import save
 from tasks.contracts.jobs import Progress
 from tasks.foundation.clock import duration
 from tasks.foundation.errors import ConfigError, classify
+from tasks.foundation.nouns import plural
 from tasks.running.context import stage_context
 from tasks.running.stage_output import logger
 
@@ -99,7 +100,11 @@ class StatusPage:
     def _summary(self) -> str:
         done, total = self.state.steps
         failed = sum(span.failure is not None for span in self.state.spans)
-        parts = [f"{done} of {total} stages done", f"{failed} spans failed" if failed else "", self._latest]
+        parts = [
+            f"{done} of {plural(total, 'stage')} done",
+            f"{plural(failed, 'span')} failed" if failed else "",
+            self._latest,
+        ]
         return f"{self.state.state}: {', '.join(filter(None, parts))}"
 
 
@@ -139,7 +144,7 @@ def _result(plan: BackfillPlan, state: Campaign) -> str:
         for stage in BACKFILL_STAGES
     ]
     did = ", ".join(f"{stage} {count}" for stage, count in counts if count) or "nothing"
-    return f"{state.state}: {len(plan.spans)} spans from {plan.first} to {plan.last}; this attempt did {did}."
+    return f"{state.state}: {plural(len(plan.spans), 'span')} from {plan.first} to {plan.last}; this attempt did {did}."
 
 
 def _tag(plan: BackfillPlan) -> None:

@@ -22,6 +22,7 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.workspace import SENT, WAITING
 from tasks.foundation.clock import Moment, now
 from tasks.foundation.errors import ServerError
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.monitoring.spending import Budget
 from tasks.running.stage_output import logger
@@ -137,7 +138,7 @@ ASKS = "millrace.gate.asks"
 
 def release_made(release: Release, current: int | None, lineage: str) -> Event:
     """Return the event of a release that a run or a refresh made; `current` is the number of the serving release."""
-    vectors = f"{release.vectors:,} vectors by model {release.model.of_items.version}"
+    vectors = f"{plural(release.vectors, 'vector')} by model {release.model.of_items.version}"
     sentence = f"Release {release.number} of {release.span.name} has {vectors}."
     if release.model.items is not None:
         sentence = f"{sentence[:-1]}, and model {release.model.version} for queries."

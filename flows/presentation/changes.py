@@ -3,19 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from flows.presentation.model import Section, Table, table
-from flows.presentation.wording import (
-    AMONG_ALL,
-    AMONG_SHARED,
-    NONE,
-    count,
-    difference,
-    number,
-    plural,
-    share,
-    shortened,
-)
+from flows.presentation.wording import AMONG_ALL, AMONG_SHARED, NONE, count, difference, number, share, shortened
 from tasks.contracts.evaluation import MAIN
 from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange
+from tasks.foundation.nouns import plural
 from tasks.quality.common_items import CommonItems
 
 MOST_QUERIES = 8  # in each direction

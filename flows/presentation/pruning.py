@@ -1,8 +1,8 @@
 """The report of a prune, as a section: folders, bytes by kind, and the releases that keep their files."""
 
 from flows.presentation.model import Section, table
-from flows.presentation.wording import plural
 from tasks.contracts.pruning import PrunePlan
+from tasks.foundation.nouns import plural
 
 MOST_ROWS = 60
 _UNITS = ("bytes", "KB", "MB", "GB", "TB")

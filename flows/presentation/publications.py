@@ -4,19 +4,10 @@ from collections.abc import Sequence
 
 from configs.schema.stages import narrowing
 from flows.presentation.model import Cell, Command, Section, Table, table
-from flows.presentation.wording import (
-    BY_NARROW,
-    NONE,
-    OF_INDEX,
-    WITHOUT_INDEX,
-    count,
-    moment,
-    number,
-    plural,
-    with_settings,
-)
+from flows.presentation.wording import BY_NARROW, NONE, OF_INDEX, WITHOUT_INDEX, count, moment, number, with_settings
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import MEASURED
+from tasks.foundation.nouns import plural
 from tasks.runs.served_targets import Publication
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from configs.schema.gates import METRICS, Family
 from flows.presentation.model import Table, table
-from flows.presentation.wording import MINUS, NONE, count, difference, number, plural, share
+from flows.presentation.wording import MINUS, NONE, count, difference, number, share
 from tasks.contracts.evaluation import (
     MAIN,
     ByQueries,
@@ -19,6 +19,7 @@ from tasks.contracts.evaluation import (
     Role,
     main_metric,
 )
+from tasks.foundation.nouns import plural
 
 _OF_PAIRS = (Family.ranking, Family.likelihood)  # the others are over rows with a label, whose number is not on record
 OF_QUERIES: dict[Queries, str] = {"unseen": "unseen queries", "seen": "seen queries"}

@@ -6,10 +6,11 @@ from typing import NamedTuple
 from flows.presentation import html, queries
 from flows.presentation.model import Cell, Page, Section, Tile, table, unreadable
 from flows.presentation.search import CHANGES, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_MAP, TO_SEARCH
-from flows.presentation.wording import NONE, ON_HOLDOUT, count, moment, plural
+from flows.presentation.wording import NONE, ON_HOLDOUT, count, moment
 from tasks.contracts.evaluation import MAIN
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.runs import Hold, Release
+from tasks.foundation.nouns import plural
 
 MOST_ROWS = 100  # the newest; `millrace releases` lists all
 
@@ -59,7 +60,7 @@ def releases_html(workspace: str, listed: Listed) -> bytes:
 
 
 def _since(serving: Release | None) -> str:
-    return f"span {serving.span.name}, {count(serving.vectors)} vectors" if serving else "an older release"
+    return f"span {serving.span.name}, {plural(serving.vectors, 'vector')}" if serving else "an older release"
 
 
 def _section(listed: Listed) -> Section:

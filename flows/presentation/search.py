@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from flows.presentation import html
 from flows.presentation.model import Cell, Page, Section, Table, table
-from flows.presentation.wording import moment, plural, shortened
+from flows.presentation.wording import moment, shortened
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Hit
 from tasks.contracts.workspace import LINEAGES_PAGE
+from tasks.foundation.nouns import plural
 from tasks.foundation.process import laboratory_is_here
 
 # Addresses of `millrace serve`.

@@ -93,11 +93,6 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def plural(how_many: int, what: str, several: str = "") -> str:
-    """Format a number with a noun, as in `1 shard` and `2,000 shards`; `several` is a plural without a plain s."""
-    return f"{how_many:,} {what if how_many == 1 else several or f'{what}s'}"
-
-
 def gate_name(verdict: Verdict) -> str:
     """Name a gate by metric, part of the rows and baseline, as in `recall@10 vs champion`; two gates never share it."""
     return f"{verdict.judges} vs {verdict.against}" if verdict.against else verdict.judges

@@ -12,6 +12,7 @@ from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.foundation.clock import duration
 from tasks.foundation.errors import FailureClass
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.runs.plan import listed
 
@@ -146,13 +147,13 @@ class BackfillPlan(Campaign):
 
     def _work(self) -> str:
         if not self.to_do:
-            return f"Nothing to do: all requested stages are done for the {len(self.spans)} spans."
+            return f"Nothing to do: all requested stages are done for the {plural(len(self.spans), 'span')}."
         counts = [(stage, sum(span.step(stage) == "run" for span in self.spans)) for stage in self.stages]
         work = ", ".join(f"{stage} {count}" for stage, count in counts if count)
         done = len(self.spans) - len(self.to_do)
         summary = (
-            f"{len(self.spans)} spans from {self.first} to {self.last}: {done} done, {len(self.to_do)} with work left "
-            f"({work})."
+            f"{plural(len(self.spans), 'span')} from {self.first} to {self.last}: {done} done, "
+            f"{len(self.to_do)} with work left ({work})."
         )
         if self.branch is None:
             return f"{summary} Nothing is trained again: these are the runs of lineage {self.on}."
@@ -166,8 +167,8 @@ class BackfillPlan(Campaign):
             return "The expected time and cost are not known: the ledger has no run with all these stages yet."
         cost = "" if self.expected_dollars is None else f" and ${self.expected_dollars:.2f}"
         return (
-            f"Expected: {duration(self.expected_seconds)}{cost}, with up to {self.parallel} spans evaluated and "
-            f"inferred at once, from the last {self.attempts_seen} successful attempt(s) of each stage."
+            f"Expected: {duration(self.expected_seconds)}{cost}, with up to {plural(self.parallel, 'span')} evaluated "
+            f"and inferred at once, from the last {plural(self.attempts_seen, 'successful attempt')} of each stage."
         )
 
     def _release(self) -> str:

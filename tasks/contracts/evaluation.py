@@ -13,6 +13,7 @@ from pydantic import Field
 
 from configs.schema.gates import METRICS, Family, GateConfig, Severity
 from configs.schema.stages import Bounds
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 
 # --- the row results --------------------------------------------------------------------------------------------
@@ -351,7 +352,9 @@ class FewRows(Record):
     @property
     def sentence(self) -> str:
         """The fact in one sentence without an end."""
-        return f"{self.span} has {self.rows:,} rows, {self.rows / self.usual:.1%} of the usual {self.usual:,.0f}"
+        return (
+            f"{self.span} has {plural(self.rows, 'row')}, {self.rows / self.usual:.1%} of the usual {self.usual:,.0f}"
+        )
 
 
 def usual_rows(earlier: Sequence[int]) -> float | None:

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 
 MOST_COMMUNICATION = 0.25  # share of a step; more is a warning
@@ -31,8 +32,8 @@ class GraphUse(Record):
     def sentence(self) -> str:
         """A summary for people."""
         if not self.hits:
-            return f"compiled {self.misses} graphs in {self.compile_seconds:.1f} s; none was there before"
-        met = f"{self.hits} graphs that warmup had compiled, {self.misses} new"
+            return f"compiled {plural(self.misses, 'graph')} in {self.compile_seconds:.1f} s; none was there before"
+        met = f"{plural(self.hits, 'graph')} that warmup had compiled, {self.misses} new"
         if self.readable:
             return f"{met}; {self.seconds_saved:.1f} s of compiling saved"
         return f"{met}; this runtime can't read compiled graphs back, so they took {self.compile_seconds:.1f} s again"

@@ -32,6 +32,7 @@ from tasks.data.pretrained import MODULES, describe, read_settings
 from tasks.data.rows import ITEM_ID, LABEL, ROW_ID
 from tasks.data.source_spans import open_tables
 from tasks.foundation.errors import ConfigError, DataError
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 
 _SET_ASIDE = ("--set-aside", "unreadable.jsonl")
@@ -147,7 +148,7 @@ def _read(source: PurePath, layout: Layout, options: LookOptions, progress: Call
             for row in shaper.rows(record):
                 survey.add(row)
                 if progress and survey.rows % ROWS_BETWEEN_REPORTS == 0:
-                    note = f"{survey.rows:,} rows"
+                    note = plural(survey.rows, "row")
                     progress(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=note))
     if not survey.rows and unreadable and not (shaper.left_out or shaper.without):
         raise unreadable[0]
@@ -167,7 +168,7 @@ def _ingest_words(source: PurePath, layout: Layout, options: LookOptions, reader
 
 
 def _unreadable_lines(errors: Sequence[DataError]) -> Problem:
-    many = "1 line" if len(errors) == 1 else f"{len(errors):,} lines"
+    many = plural(len(errors), "line")
     text = f"{many} can't be read, the first: {errors[0]}; correct them, or --set-aside FILE leaves them out"
     return Problem(kind="unreadable", column=None, text=text)
 

@@ -32,6 +32,7 @@ from tasks.data.files.values import as_text
 from tasks.data.mapping import require_columns, require_seen
 from tasks.data.rows import CORE, ITEM_ID, LABEL, number_alike
 from tasks.foundation.errors import ConfigError, DataError, DiskError
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 
 SETTINGS = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -4096")  # the last in KiB
@@ -292,7 +293,7 @@ def spool_rows(
         DataError: a file is unreadable; a row is invalid without a rejects file; a column is missing; all rows are
             invalid.
     """
-    what = f"reading {reader.files[0].name if len(reader.files) == 1 else f'{len(reader.files)} files'}"
+    what = f"reading {reader.files[0].name if len(reader.files) == 1 else plural(len(reader.files), 'file')}"
     time = canonicaliser.time_column
     has_item_ids = ITEM_ID in map(canonicaliser.layout.columns.get, canonicaliser.mapping)
     columns: set[str] = set()
@@ -326,8 +327,10 @@ def spool_rows(
                     items.add(row.item_id, row.item)
                 rows += 1
                 if rows % ROWS_BETWEEN_REPORTS == 0:
-                    report(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=f"{rows:,} rows"))
-    report(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=f"{rows:,} rows"))
+                    report(
+                        Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=plural(rows, "row"))
+                    )
+    report(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=plural(rows, "row")))
     for name in [*spools.spans] if erased else ():
         gone = _without_erased(spools, name, canonicaliser.columns(), erased)
         counts[name], rows, left_out = counts[name] - gone, rows - gone, left_out + gone

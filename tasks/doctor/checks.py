@@ -27,6 +27,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.factory import find_broken_guarantee, open_store, require_fit, succeeds
 from tasks.data import span_versions
 from tasks.foundation.errors import FailureClass, StageError, one_line
+from tasks.foundation.nouns import plural
 from tasks.foundation.process import code_version
 from tasks.foundation.records import Record
 from tasks.runs import host_records, releases
@@ -206,7 +207,7 @@ def content(store: Store) -> CheckResult:
     spans = span_versions.list_spans(store)
     if not spans:
         return CheckResult("warn", f"{store.uri} has no span yet", _INGEST)
-    found = f"{store.uri}: {len(spans)} span{'s' * (len(spans) > 1)}, the newest {spans[-1].name} v{spans[-1].version}"
+    found = f"{store.uri}: {plural(len(spans), 'span')}, the newest {spans[-1].name} v{spans[-1].version}"
     current = releases.current(store)
     serves = f"release {current.number} of {current.span.name} serves" if current else "nothing is released yet"
     return CheckResult("ok", f"{found}; {serves}")

@@ -31,6 +31,7 @@ from tasks.data.rows import CORE, ROWS_KIND
 from tasks.doctor.checks import Finding, Outcome
 from tasks.foundation.clock import duration
 from tasks.foundation.errors import CodeError, FailureClass, StageError
+from tasks.foundation.nouns import plural
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage import run_stage
 from tasks.running.stage_output import logger
@@ -185,7 +186,7 @@ def _jobs(store: Store, plan: RunPlan) -> Generator[Finding, None, bool]:
         name = READ
         again = _trained(_after(plan, first.checkpoint), others, warm.compiled)
         graphs = again.graphs
-        met = f"; {graphs.hits} graphs that were compiled before, {graphs.misses} new" if graphs else ""
+        met = f"; {plural(graphs.hits, 'graph')} compiled before, {graphs.misses} new" if graphs else ""
         yield _finding(config, name, f"another job trained on from step {again.first_step} to {again.last_step}{met}")
     except StageError as error:
         checks = last_findings(store, ledger.records(store, plan.run_key)) if name == FIRST else ()
@@ -225,7 +226,7 @@ def _compiled(warm: WarmupOutcome) -> str:
     if warm.compiled is None:
         return f"none on {warm.device}; {step}"
     graphs = f"; {warm.graphs.sentence}" if warm.graphs else ""
-    return f"{warm.compiled.graphs} graphs, {warm.compiled.seconds:.1f} s to compile; {step}{graphs}"
+    return f"{plural(warm.compiled.graphs, 'graph')}, {warm.compiled.seconds:.1f} s to compile; {step}{graphs}"
 
 
 def _trained(plan: RunPlan, rows: RowsRef, compiled: CompileRef | None) -> TrainOutcome:
@@ -240,7 +241,7 @@ def _trained(plan: RunPlan, rows: RowsRef, compiled: CompileRef | None) -> Train
 def _finding(
     config: Config, name: str, found: str, outcome: Outcome = "ok", failure: FailureClass | None = None
 ) -> Finding:
-    workers = f"{config.train.workers} worker{'s' * (config.train.workers > 1)}"
+    workers = plural(config.train.workers, "worker")
     mend, ended_by = (MEND[name], failure) if outcome == "FAIL" else ("", None)
     return Finding(name=f"{name}, {workers}", outcome=outcome, found=found, mend=mend, failure=ended_by)
 

@@ -15,6 +15,7 @@ from infra.deployments import Deployed, Source, differences, name_of, name_on_se
 from infra.prefect_server import Server, running
 from infra.work_pool import worker_command
 from tasks.doctor.checks import CheckResult
+from tasks.foundation.nouns import plural
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -148,7 +149,7 @@ def waiting(server: Server) -> CheckResult:
     oldest = min(late, key=lambda run: str(run.expected_start_time))
     return CheckResult(
         "FAIL",
-        f"{len(late)} run{'s' * (len(late) > 1)} should have started and did not, the first {oldest.name} at "
+        f"{plural(len(late), 'run')} should have started and did not, the first {oldest.name} at "
         f"{oldest.expected_start_time:%Y-%m-%d %H:%M} UTC",
         f"if no worker is alive: {worker_command(server, POOL)}; else check the concurrency limits in the UI",
     )

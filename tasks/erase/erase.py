@@ -35,6 +35,7 @@ from tasks.erase.text import Redaction
 from tasks.erase.wanted import Wanted, find_wanted
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, StoreError
+from tasks.foundation.nouns import plural
 from tasks.running.lineage_lock import confirm_lineages, hold_lineages
 from tasks.runs import releases, served_targets
 from tasks.runs.plan import BACKFILL, read_plan
@@ -95,8 +96,9 @@ def erase(store: Store, column: str, value: str, dry_run: bool, say: Say, ask: A
         copies = kept_copies.forget_where(lambda path: _is_copy(path, wanted, work.journal), delete=not dry_run)
         if not dry_run and (again := found_again(store, wanted, redaction, say)):
             raise StoreError(
-                f"{store.uri}: {len(again)} files still have the value, such as {again[0]}; it is of no kind that the "
-                "workspace knows, or holds the value as another column's: delete it, then give the same command again"
+                f"{store.uri}: {plural(len(again), 'file still has', 'files still have')} the value, such as {again[0]}"
+                "; it is of no kind that the workspace knows, or holds the value as another column's: delete it, then "
+                "give the same command again"
             )
         certificate = Certificate(
             column=column,

@@ -32,6 +32,7 @@ from tasks.contracts.references import CurvePoint
 from tasks.contracts.stages import Stage
 from tasks.data.holdout import held_texts
 from tasks.foundation.errors import StoreError
+from tasks.foundation.nouns import plural
 from tasks.judging.rivals import ranking_metric
 from tasks.quality.common_items import CommonItems
 from tasks.quality.intervals import Term, error_of
@@ -124,10 +125,10 @@ def common_rows(
         )
     alike = not a.outcome or catalogues.of_run(store, a.run.run_key) == catalogues.of_run(store, b.run.run_key)
     if alike and a.items == b.items:
-        return sides, None, f"among {a.items:,} items", notes
+        return sides, None, f"among {plural(a.items, 'item')}", notes
     if len(at_a):
         notes.append(
-            f"{a.label} ranks each row's item among {a.items:,} items, {b.label} among {b.items:,} of another "
+            f"{a.label} ranks each row's item among {plural(a.items, 'item')}, {b.label} among {b.items:,} of another "
             "catalogue, so ranking metrics differ by the catalogues too."
         )
     return sides, None, "each among the items of its own catalogue", notes
@@ -140,7 +141,7 @@ def _met_in(base: Evaluated, role: Role) -> tuple[RowResults, str, list[str]]:
     """
     outcome = base.outcome
     assert outcome is not None, "only an evaluation measures several models"
-    corpus = f"among {outcome.corpus_items:,} items"
+    corpus = f"among {plural(outcome.corpus_items, 'item')}"
     if role not in outcome.shared_items:
         return base.rows, corpus, []
     common = CommonItems(outcome.shared_items[role], outcome.catalogue_items)
@@ -154,7 +155,7 @@ def _met_in(base: Evaluated, role: Role) -> tuple[RowResults, str, list[str]]:
 def _spans(each: Evaluated) -> str:
     names = sorted(set(each.rows.span[~each.rows.golden]))
     between = f"{names[0]} to {names[-1]}" if len(names) > 1 else "".join(names) or "no span"
-    return f"{held_out(each):,} rows of {between}"
+    return f"{plural(held_out(each), 'row')} of {between}"
 
 
 def _common(a: RowResults, b: RowResults) -> tuple[np.ndarray, np.ndarray]:

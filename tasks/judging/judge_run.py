@@ -16,6 +16,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import OLD_VERDICTS, VERDICTS
 from tasks.data.rows import ITEM, QUERY, group_columns
 from tasks.foundation.clock import now
+from tasks.foundation.nouns import plural
 from tasks.judging.rivals import forward_score, judged_releases, seen_by
 from tasks.quality import verdicts
 from tasks.quality.common_items import CommonItems
@@ -119,7 +120,7 @@ def _searched(exported: ReleaseOutcome, vectors: int, gate: GateConfig) -> Measu
     shared = exported.shared
     if gate.baseline == "none" or shared is None:
         metrics: dict[Role, Mapping[str, float]] = {Role.challenger: exported.metrics}
-        among = f"among all {vectors:,} vectors"
+        among = f"among all {plural(vectors, 'vector')}"
         return Measured(metrics, corpus=among, many=exported.queries, called="queries", suffix=QUERIES_OF)
     metrics = {Role.challenger: shared.metrics_after, Role.champion: shared.metrics_before}
     common = {Role.champion: CommonItems(shared.items, vectors)}
@@ -142,7 +143,7 @@ def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None, 
         metrics,
         rows,
         corpus=_corpus(outcome),
-        whole=f"among all {outcome.whole_items:,} items" if outcome.whole_items else "",
+        whole=f"among all {plural(outcome.whole_items, 'item')}" if outcome.whole_items else "",
         shared={role: CommonItems(items, outcome.catalogue_items) for role, items in outcome.shared_items.items()},
         min_shared=plan.config.evaluate.min_shared,
         many=outcome.holdout_rows,
@@ -157,7 +158,7 @@ def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None, 
 
 def _corpus(outcome: EvaluateOutcome) -> str:
     sampled = outcome.whole_items is not None or outcome.corpus_items < outcome.catalogue_items
-    return f"among {outcome.corpus_items:,} items{' drawn without regard to a model' if sampled else ''}"
+    return f"among {plural(outcome.corpus_items, 'item')}{' drawn without regard to a model' if sampled else ''}"
 
 
 def _grouped(group: str | None) -> str:

@@ -18,6 +18,7 @@ from infra.store.base import Store
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of, instance_of
 from tasks.foundation.errors import POLICIES, FailureClass
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.planning.start import on_active
 from tasks.runs import lineage
@@ -128,7 +129,7 @@ def _rate(config: Config, ended: Sequence[LedgerRecord], failed: Sequence[Ledger
     if len(failed) >= ENOUGH and hours:
         source = f"ledger: {len(failed)} failures in {hours:,.1f} node hours of {len(ended)} attempts"
         return Assumed(value=hours / len(failed), source=source)
-    seen = f"the ledger has {len(failed)} failure{'s' * (len(failed) != 1)} in {hours:,.1f} node hours"
+    seen = f"the ledger has {plural(len(failed), 'failure')} in {hours:,.1f} node hours"
     return Assumed(value=PUBLISHED_HOURS, source=f"{PUBLISHED}; {seen}, too few")
 
 
@@ -151,7 +152,7 @@ def _hangs(failed: Sequence[LedgerRecord]) -> Assumed:
 def _median(found: Sequence[float], otherwise: float, of: str = "attempt") -> Assumed:
     if not found:
         return Assumed(value=otherwise, source="assumed: none on record")
-    many = f"{len(found)} {of}{'s' * (len(found) != 1)}"
+    many = plural(len(found), of)
     return Assumed(value=round(statistics.median(found), 3), source=f"ledger: median of {many}")
 
 

@@ -13,6 +13,7 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import after as span_after
 from tasks.contracts.stages import Stage
 from tasks.foundation.clock import now
+from tasks.foundation.nouns import plural
 from tasks.laboratory.worth import gain_of_training, new_items, newest_runs, points_of_more_steps, worth_of_trainings
 from tasks.monitoring.estimates import Past, past, stage_cost
 from tasks.planning.decisions import LONGER, Action, Decision, Finding, Gain, Option, Worth, find, spans_to_train
@@ -136,7 +137,7 @@ def _expected(case: _Case, evidence: Sequence[Worth], gain: Gain) -> str:
     bounds = f"with 0.95 confidence at least {gain.low:.2f}, and at most {gain.high:.2f}"
     if not evidence:
         return f"No training has a forward score yet. Before any score, a training is taken to gain {bounds}."
-    many = f"{len(evidence)} forward score{'s' * (len(evidence) != 1)}"
+    many = plural(len(evidence), "forward score")
     told = f"Training {listed(case.window)} is expected to gain {gain.points:.2f} points, by {many}: {bounds}."
     if not gain.refused:
         return told

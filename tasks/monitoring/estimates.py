@@ -19,6 +19,7 @@ from tasks.contracts.references import RowsRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import REFRESHING, Place, Stage, place_of
 from tasks.foundation.errors import StoreError
+from tasks.foundation.nouns import plural
 from tasks.runs import releases
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.plan import rows_of
@@ -221,7 +222,7 @@ def priced(
 
 def counted(done: Sequence[LedgerRecord]) -> str:
     """Return the number of earlier attempts in words."""
-    return f"{len(done)} earlier attempt{'s' if len(done) > 1 else ''}"
+    return plural(len(done), "earlier attempt")
 
 
 class WorkCost(NamedTuple):

@@ -19,6 +19,7 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import SPAN, VERDICTS
 from tasks.data import span_versions
 from tasks.foundation.errors import FailureClass
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.planning import decisions
 from tasks.planning.decisions import Decision, Skip, skips
@@ -271,13 +272,13 @@ class CatalogueAge(Record):
     @property
     def sentence(self) -> str:
         """Completeness of the release, and its missing sources, in one sentence."""
-        parts = [f"all {self.vectors:,} items have a vector"]
+        parts = ["the one item has a vector" if self.vectors == 1 else f"all {self.vectors:,} items have a vector"]
         if self.bad:
             parts = [f"{self.coverage:.2%} of {self.vectors + self.bad:,} items have a vector".replace("%", " %", 1)]
             parts += [f"{self.bad:,} without one, for reasons in its infer quarantine"]
         if self.waiting:
             records, number = sum(each.records for each in self.waiting), len(self.waiting)
-            parts += [f"{number} {'source' if number == 1 else 'sources'} with {records:,} records not in it yet"]
+            parts += [f"{plural(number, 'source')} with {plural(records, 'record')} not in it yet"]
         return ", ".join(parts)
 
     def hours(self, at: dt.datetime) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 
 from configs.schema.gates import METRICS, NEWEST, Family, GateConfig, least_competitors
 from tasks.contracts.evaluation import Role
+from tasks.foundation.nouns import plural
 from tasks.quality.common_items import CommonItems
 from tasks.quality.intervals import Error, Term, error_of, within_shares
 from tasks.quality.row_results import RowResults
@@ -248,7 +249,7 @@ def _uncontested(gate: GateConfig, where: str) -> str:
 def _too_few(gate: GateConfig, many: int | None) -> str:
     if many is None or many >= gate.min_rows:
         return ""
-    return f"{many:,} rows are fewer than the {gate.min_rows:,} that the gate wants"
+    return f"{plural(many, 'row is', 'rows are')} fewer than the {gate.min_rows:,} that the gate wants"
 
 
 def _with_intervals(gate: GateConfig, found: Sequence[tuple[Comparison, Answers]]) -> list[Comparison]:

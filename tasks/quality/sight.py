@@ -6,6 +6,7 @@ from pydantic import Field
 
 from configs.schema.gates import METRICS, Family, GateConfig, Severity
 from tasks.contracts.evaluation import Verdict
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.quality.intervals import SHARES, Error, scaled, smallest_gap
 
@@ -77,7 +78,11 @@ def _without_number(gate: GateConfig, queries: int | None) -> str:
     if queries is None:
         return "each part has its own rows, which are not counted yet"
     least = max(1, gate.min_rows)
-    return f"undecided: about {queries:,} queries, and it needs {least:,} rows" if queries < least else ""
+    return (
+        f"undecided: about {plural(queries, 'query', 'queries')}, and it needs {plural(least, 'row')}"
+        if queries < least
+        else ""
+    )
 
 
 def _seen(gate: GateConfig, queries: int, gap: float, level: float) -> tuple[float, str]:
@@ -85,13 +90,13 @@ def _seen(gate: GateConfig, queries: int, gap: float, level: float) -> tuple[flo
     higher = gate.direction == "higher"
     if gate.baseline == "none":
         limit = f"{'below' if higher else 'above'} its limit {gate.threshold:g}"
-        return gap, f"sees a value {gap:.2g} {limit}, with about {queries:,} queries"
+        return gap, f"sees a value {gap:.2g} {limit}, with about {plural(queries, 'query', 'queries')}"
     allowed = (-gate.threshold if higher else gate.threshold) * (level if gate.relative else 1.0)
     smallest, over = gap + allowed, "drop" if higher else "rise"
     if higher and _is_mean(gate) and smallest >= level:
-        return smallest, f"sees no {over} at all with about {queries:,} queries"
+        return smallest, f"sees no {over} at all with about {plural(queries, 'query', 'queries')}"
     limit = f"allowed is {allowed:.2g}" if allowed > 0 else f"required is a gain of {-allowed:.2g}" if allowed else ""
-    words = f"sees a {over} of {smallest:.2g} or more with about {queries:,} queries"
+    words = f"sees a {over} of {smallest:.2g} or more with about {plural(queries, 'query', 'queries')}"
     return smallest, f"{words}; {limit or 'none is allowed'}"
 
 

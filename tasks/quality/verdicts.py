@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from configs.schema.gates import METRICS, Family, GateConfig
 from tasks.contracts.evaluation import Answer, Verdict
+from tasks.foundation.nouns import plural
 from tasks.quality.comparisons import Comparison, Measured, compare
 from tasks.quality.expectations import Limit
 from tasks.quality.intervals import rows_needed
@@ -92,7 +93,8 @@ def _sureness(comparison: Comparison, answer: Answer | None, needed: int | None)
     what = "it" if comparison.baseline is None else "the difference"
     low, high = (f"{bound:+.4f}" if comparison.baseline is not None else f"{bound:.4f}" for bound in interval[:2])
     sure = f" With {gate.confidence:.4g} confidence {what} is at least {low}, and at most {high}"
-    over = f"{comparison.rows:,} rows{_commonest(comparison)}{f' {comparison.among}' if comparison.among else ''}"
+    over = plural(comparison.rows or 0, "row") + _commonest(comparison)
+    over += f" {comparison.among}" if comparison.among else ""
     if answer != "undecided":
         return f"{sure}, over {over}."
     enough = f"about {needed:,} would tell" if needed else "more of them may tell"
@@ -205,7 +207,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
 def _counted(measured: Measured, gate: GateConfig, rows: int) -> str:
     """Return the rows of a verdict in words: `20,000 of 1,240,000 holdout rows, a sample by hash,`."""
     if gate.rows == "golden":
-        return f"{rows:,} rows"
+        return plural(rows, "row")
     if measured.sampled_from is None:
         return f"{rows:,} {measured.called}"
     if gate.slice or gate.span or gate.of_queries:

@@ -39,6 +39,7 @@ from tasks.foundation.errors import (
     classify,
     message_of,
 )
+from tasks.foundation.nouns import plural
 from tasks.foundation.records import Record
 from tasks.running import json_logs
 from tasks.running.context import Budget, is_stopping, note_done, override_context, stage_context
@@ -94,7 +95,7 @@ def run_stage(
         spec = _spec(plan, inputs, before.last_number + 1)
         admit_workers(spec)
         store.create(SPEC.of(spec), spec.to_json())
-        output.log(f"{name}: attempt {spec.attempt} starts, {spec.workers} worker{'s' * (spec.workers > 1)}")
+        output.log(f"{name}: attempt {spec.attempt} starts, {plural(spec.workers, 'worker')}")
     else:
         admit_workers(spec)
         output.log(f"{name}: attempt {spec.attempt} was started before and still runs; waiting for it")

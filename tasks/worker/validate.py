@@ -31,6 +31,7 @@ from tasks.data.erased import Erasures, read_erased
 from tasks.data.rows import has_ids_alone
 from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.foundation.languages import load_identifier
+from tasks.foundation.nouns import plural
 from tasks.preflight.encoder import pretrained_folder
 from tasks.quality.expectations import load_great_expectations
 from tasks.runs.results import read_result
@@ -192,7 +193,12 @@ def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path, cores: Cores)
             if (profiled := reader.profile()) is not None:
                 counts.profiles.append(profiled[0])
                 counts.compared.append(profiled[1])
-            report("spans validated", number, len(spans), f"{span.name}: {counts.clean[span]} rows clean, {bad} bad")
+            report(
+                "spans validated",
+                number,
+                len(spans),
+                f"{span.name}: {plural(counts.clean[span], 'row')} clean, {bad} bad",
+            )
         now = joined(counts.compared)
         drift, drifts = judge_drift(earlier, now, config.validate_.drift)
         checks += window.row_checks(counts, config)

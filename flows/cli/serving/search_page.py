@@ -28,6 +28,7 @@ from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer
 from tasks.foundation.errors import ConfigError, HostError, StageError, StoreError
+from tasks.foundation.nouns import plural
 from tasks.runs import releases
 from tasks.runs.results import read_changes
 
@@ -213,7 +214,7 @@ def _summary(release: Release | None, on_record: bool) -> str:
         return "There is no release yet. The first model that the gates accept makes one: millrace run"
     if on_record:
         by = release.model.of_items.version
-        return f"Made from data up to span {release.span.name}; {release.vectors:,} vectors by {by}."
+        return f"Made from data up to span {release.span.name}; {plural(release.vectors, 'vector')} by {by}."
     if release.previous is None:
         return "It is the first release, so there is nothing to compare it with."
     return "The files of the release before it were gone when it was made, so what changed is not on record."

@@ -25,6 +25,7 @@ from flows.presentation.wording import dollars, duration, share
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
+from tasks.foundation.nouns import plural
 from tasks.monitoring.history import History
 from tasks.monitoring.progress import span_end
 from tasks.runs.run import Run
@@ -199,7 +200,7 @@ def _width(bars: Sequence[range]) -> float:
 
 
 def _put_together(bars: Sequence[range], runs: int) -> str:
-    return f"; each bar is the mean of about {round(runs / len(bars))} runs" if len(bars) < runs else ""
+    return f"; each bar is the mean of about {plural(round(runs / len(bars)), 'run')}" if len(bars) < runs else ""
 
 
 def _dates(axes: Axes, first: dt.datetime, last: dt.datetime) -> None:

@@ -3,8 +3,9 @@
 from flows.presentation.costs import priced
 from flows.presentation.model import Cell, Section, Table, ended_as, facts, state, table
 from flows.presentation.run import account
-from flows.presentation.wording import NONE, dollars, duration, moment, plural, share
+from flows.presentation.wording import NONE, dollars, duration, moment, share
 from tasks.contracts.outcomes import Phases
+from tasks.foundation.nouns import plural
 from tasks.monitoring.ledger_report import LedgerReport
 from tasks.runs.sums import Sums
 

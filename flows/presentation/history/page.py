@@ -18,7 +18,6 @@ from flows.presentation.wording import (
     duration,
     moment,
     now,
-    plural,
     share,
     shortened,
     versions,
@@ -26,6 +25,7 @@ from flows.presentation.wording import (
 from infra.store.base import Store
 from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import POLICIES
+from tasks.foundation.nouns import plural
 from tasks.monitoring.history import PLANS, History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
 from tasks.monitoring.spending import costs_of

@@ -28,6 +28,7 @@ from flows.presentation.queries import CAPTION, OF_QUERIES, forward_rows
 from flows.presentation.wording import difference, number
 from tasks.contracts.evaluation import MAIN, Queries
 from tasks.contracts.workspace import REPORT
+from tasks.foundation.nouns import plural
 from tasks.monitoring.history import History, by_span
 from tasks.runs.run import Run
 
@@ -95,7 +96,7 @@ def _figure(curve: _Curve, runs: Sequence[Run]) -> Figure:
     if curve.bounds:
         caption += "; the thin bars are 95 % intervals: runs whose bars overlap may differ by chance"
     if len(released) > MOST_BARS:
-        caption += f"; the line is the mean of about {round(len(released) / MOST_BARS)} releases at a time"
+        caption += f"; the line is the mean of about {plural(round(len(released) / MOST_BARS), 'release')} at a time"
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.add_subplot()
@@ -120,7 +121,7 @@ def _figure(curve: _Curve, runs: Sequence[Run]) -> Figure:
         axes.margins(y=0.16)
         legend(axes, columns=3)
 
-    return Figure(name, caption, f"{name} on the holdout over {len(spans)} spans: {caption}.", draw)
+    return Figure(name, caption, f"{name} on the holdout over {plural(len(spans), 'span')}: {caption}.", draw)
 
 
 def _intervals(axes: Axes, found: Sequence[tuple[int, tuple[float, float] | None]], style: Mapping[str, Any]) -> None:
@@ -185,7 +186,10 @@ def _forward_figure(history: History, queries: Queries) -> Figure | None:
 
     title = f"Forward {last.metric}, {OF_QUERIES[queries]}"
     return Figure(
-        title, caption, f"{title} of each release on the span after it, over {len(scores)} spans: {caption}.", draw
+        title,
+        caption,
+        f"{title} of each release on the span after it, over {plural(len(scores), 'span')}: {caption}.",
+        draw,
     )
 
 

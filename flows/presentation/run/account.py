@@ -10,12 +10,13 @@ from flows.presentation.figures import PHASES, legend
 from flows.presentation.model import Cell, Figure, Section, table
 from flows.presentation.stages import health
 from flows.presentation.stages.failure import data_message, data_section, read_data_failure
-from flows.presentation.wording import NONE, dollars, duration, moment, plural, seconds, sentence, share
+from flows.presentation.wording import NONE, dollars, duration, moment, seconds, sentence, share
 from infra.store.base import Store
 from tasks.contracts.outcomes import StageResult
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import LEDGER
 from tasks.foundation.errors import POLICIES
+from tasks.foundation.nouns import plural
 from tasks.runs.host_records import read_findings
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.sums import sums_of

@@ -10,7 +10,7 @@ from configs.schema.gates import METRICS, Family
 from flows.presentation.figures import BLUE, GREY, cost_figures, curves
 from flows.presentation.model import Cell, Figure, Page, Section, Table, ended_as, state, table
 from flows.presentation.queries import ALL_QUERIES, OF_QUERIES
-from flows.presentation.wording import MINUS, NONE, count, dollars, number, plural, seconds, shortened
+from flows.presentation.wording import MINUS, NONE, count, dollars, number, seconds, shortened
 from tasks.contracts.comparison import (
     RATE,
     ComparedMetric,
@@ -22,6 +22,7 @@ from tasks.contracts.comparison import (
 from tasks.contracts.references import CurvePoint
 from tasks.contracts.runs import RunState
 from tasks.contracts.workspace import REPORT
+from tasks.foundation.nouns import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

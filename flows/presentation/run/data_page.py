@@ -16,7 +16,7 @@ from flows.presentation.model import (
 )
 from flows.presentation.stages import columns
 from flows.presentation.stages.failure import read_data_failure
-from flows.presentation.wording import NONE, count, number, plural, share
+from flows.presentation.wording import NONE, count, number, share
 from infra.store.base import Store
 from infra.store.records import find_record
 from tasks.contracts.outcomes import Check, ValidateOutcome
@@ -24,6 +24,7 @@ from tasks.contracts.profiles import ColumnDrift, ColumnProfile, SpanProfile
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_PAGE, REPORT, ROWS
 from tasks.foundation.errors import StoreError
+from tasks.foundation.nouns import plural
 from tasks.runs.run import Run, read_run
 from tasks.runs.snapshot import Snapshot
 

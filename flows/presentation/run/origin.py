@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from configs.load import leaves, load_config
 from flows.presentation.model import Cell, Command, Named, Section, facts, state, table
 from flows.presentation.run import planned
-from flows.presentation.wording import NONE, moment, plural, with_settings
+from flows.presentation.wording import NONE, moment, with_settings
 from infra.store.base import Store
 from tasks.contracts.costs import RunCost
 from tasks.contracts.jobs import stage_prefix
@@ -20,6 +20,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import StoreError
+from tasks.foundation.nouns import plural
 from tasks.runs import branches, experiments
 from tasks.runs.invocations import Invocation
 from tasks.runs.run import Run

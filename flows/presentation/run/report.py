@@ -53,6 +53,7 @@ from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
+from tasks.foundation.nouns import plural
 from tasks.monitoring.spending import Costs, budget_of_run, costs_of
 from tasks.planning.start import next_start
 from tasks.runs import branches
@@ -218,7 +219,7 @@ def _summary(run: Run) -> str:
     match run.state:
         case "Released" | "Held" if run.release:
             waits = " It waits until the hold is lifted." if run.state is RunState.HELD else ""
-            model, vectors = run.release.model, f"{count(run.release.vectors)} vectors"
+            model, vectors = run.release.model, plural(run.release.vectors, "vector")
             made = (
                 f" and its {vectors}"
                 if model.items is None

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from flows.presentation import html
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Table, Tile, table, unreadable
 from flows.presentation.run.data_page import ROWS_PAGE, judged_rows
-from flows.presentation.wording import count, plural, share, visible
+from flows.presentation.wording import count, share, visible
 from infra.store.base import Store
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.profiles import SEPARATOR, SampleRow
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import StoreError
+from tasks.foundation.nouns import plural
 from tasks.runs.bad_rows import EACH_REASON, LOOKED_AT, MOST_ROWS, BadRows, read_bad_rows, read_waiting
 from tasks.runs.run import Run, read_run
 from tasks.runs.snapshot import Snapshot

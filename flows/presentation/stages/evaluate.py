@@ -12,7 +12,7 @@ from flows.presentation import queries
 from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.queries import forward_sentence
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import NONE, count, difference, gate_name, moment, number, plural
+from flows.presentation.wording import NONE, count, difference, gate_name, moment, number
 from tasks.contracts.evaluation import (
     MAIN,
     Override,
@@ -26,6 +26,7 @@ from tasks.contracts.evaluation import (
 )
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.workspace import VERDICTS
+from tasks.foundation.nouns import plural
 from tasks.quality.label_metrics import SKILLS
 from tasks.runs.results import Judgement
 
@@ -34,13 +35,13 @@ def tables(value: EvaluateOutcome) -> Iterator[Table]:
     """Yield a table of the models' metrics, one of their vectors, and one by span, where these were measured."""
     if not value.measured:
         return
-    rows, items = count(value.holdout_rows), count(value.corpus_items)
+    rows, items = plural(value.holdout_rows, "holdout row"), plural(value.corpus_items, "item")
     over = [each.metrics for each in value.measured]
-    yield _by_model(value, over, f"Every model on the same {rows} holdout rows, among the same {items} items")
+    yield _by_model(value, over, f"Every model on the same {rows}, among the same {items}")
     if value.golden:
         golden = [value.golden.get(each.role, {}) for each in value.measured]
-        yield _by_model(value, golden, f"Every model on the {count(value.golden_rows)} rows of the golden set")
-    yield _by_model(value, [each.vectors for each in value.measured], f"Vectors of the {items} items by each model")
+        yield _by_model(value, golden, f"Every model on the {plural(value.golden_rows, 'row')} of the golden set")
+    yield _by_model(value, [each.vectors for each in value.measured], f"Vectors of the {items} by each model")
     by_width = [{f"first {width}": recall for width, recall in each.recall_by_width.items()} for each in value.measured]
     if any(by_width):
         whole = [{"whole": each.metrics[MAIN]} | of for each, of in zip(value.measured, by_width, strict=True)]
@@ -114,7 +115,7 @@ def section(facts: StageFacts) -> Section:
     if value.ranked_among < value.catalogue_items:
         measured += f", of {count(value.catalogue_items)} in the catalogue"
     if value.corpus_items < value.ranked_among:
-        measured += f"; all models next to each other: {count(value.corpus_items)} items that no model chose"
+        measured += f"; all models next to each other: {plural(value.corpus_items, 'item')} that no model chose"
     stored = facts.plan and judged
     refused = any(verdict.refuses for verdict in verdicts) or bool(judged and judged.refused)
     asks = bool(judged and judged.asks)

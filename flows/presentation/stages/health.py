@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from flows.presentation.model import Section, passed, table
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import plural
 from tasks.contracts.outcomes import Check, HealthOutcome
+from tasks.foundation.nouns import plural
 from tasks.runs.host_records import with_verdict
 
 

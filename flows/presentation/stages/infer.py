@@ -5,8 +5,9 @@ Found by the stage's name, so it is alone.
 
 from flows.presentation.model import Section, facts
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import count, dollars, plural
+from flows.presentation.wording import count, dollars
 from tasks.contracts.outcomes import InferOutcome
+from tasks.foundation.nouns import plural
 from tasks.runs.sums import sums_of
 
 

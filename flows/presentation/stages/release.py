@@ -7,11 +7,12 @@ from flows.presentation.changes import changes_section
 from flows.presentation.model import Cell, Command, Section, Table, facts, table
 from flows.presentation.stages.evaluate import by_human, gates
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import AMONG_ALL, ON_HOLDOUT, count, moment, number, plural
+from flows.presentation.wording import AMONG_ALL, ON_HOLDOUT, count, moment, number
 from tasks.contracts.evaluation import refusals, refused
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import RELEASE
+from tasks.foundation.nouns import plural
 
 
 def section(of: StageFacts) -> Section:

@@ -11,11 +11,12 @@ from flows.presentation.figures import curves
 from flows.presentation.model import Cell, Figure, Section, Table, facts, table
 from flows.presentation.stages import warmup
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import count, difference, number, plural, share
+from flows.presentation.wording import count, difference, number, share
 from tasks.contracts.outcomes import HealthOutcome, TrainOutcome
 from tasks.contracts.references import CurvePoint
 from tasks.contracts.stages import Stage, compute_of, place_of
 from tasks.contracts.usage import CheckpointUse, Communication, DeviceUse, EfaUse, MinedNegatives, RateUse, TokenUse
+from tasks.foundation.nouns import plural
 from tasks.preflight.encoder_size import arithmetic_of, encoder_operations, encoder_size
 
 # Groups of holdout metrics that share a figure.
@@ -131,7 +132,7 @@ def _communication(use: Communication | None, workers: int | None) -> Iterator[t
         how = "" if use.measured else ", estimated from the rates of health"
         said = f"{share(use.share)} of {use.step_seconds:.3g} s{how}"
         yield "communication in a step", Cell(said, "!", "refused") if use.warning else said
-        of = f" of {workers} workers alone" if workers else ""
+        of = f" of {plural(workers, 'worker')} alone" if workers else ""
         least = "" if use.measured else "at least "
         yield "scaling efficiency", f"{least}{share(use.efficiency)}{of}, by communication"
 

@@ -4,8 +4,9 @@ from flows.presentation.model import Section, Table, table
 from flows.presentation.stages import health
 from flows.presentation.stages.columns import drift_figures
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import count, plural, share
+from flows.presentation.wording import count, share
 from tasks.contracts.outcomes import ValidateOutcome
+from tasks.foundation.nouns import plural
 
 
 def section(facts: StageFacts) -> Section:

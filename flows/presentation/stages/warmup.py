@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from flows.presentation.model import Cell, Section, facts, table
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import plural, sentence
+from flows.presentation.wording import sentence
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.usage import GraphUse
+from tasks.foundation.nouns import plural
 
 
 def compiled_parts(graphs: GraphUse | None, environment: Mapping[str, str]) -> tuple[Section, ...]:

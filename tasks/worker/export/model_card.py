@@ -11,6 +11,7 @@ from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.references import HeadSolved, LabelHeadSolved
 from tasks.contracts.workspace import MODEL
 from tasks.data.pretrained import entity_names
+from tasks.foundation.nouns import plural
 from tasks.worker.export.export import label_scoring_code, scoring_code
 from tasks.worker.training.checkpoint import ModelParts
 
@@ -86,7 +87,9 @@ def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: R
         lines += [f"- {refusal}" for refusal in override.refusals]
     if inputs.rows:
         lines += ["", "Trained on:", ""]
-        lines += [f"- span {each.span.name}, version {each.span.version}: {each.rows:,} rows" for each in inputs.rows]
+        lines += [
+            f"- span {each.span.name}, version {each.span.version}: {plural(each.rows, 'row')}" for each in inputs.rows
+        ]
     return "\n".join([*lines, ""])
 
 
@@ -101,7 +104,7 @@ def _measured(metrics: Mapping[str, float], apart: ByQueries | None) -> list[str
     if apart is None:
         return lines
     bounds = [
-        f"{part.low:.4f} to {part.high:.4f} on {part.rows:,} pairs of {name} queries"
+        f"{part.low:.4f} to {part.high:.4f} on {plural(part.rows, 'pair')} of {name} queries"
         for name, part in apart.parts.items()
         if part.low is not None and part.high is not None
     ]
@@ -134,7 +137,7 @@ def _label_scoring(parts: ModelParts, name: str, folder: str) -> list[str]:
 def _solved(solved: HeadSolved | LabelHeadSolved) -> str:
     """Return a head's origin. Its metrics are the holdout's: the encoder has seen the rows that it was solved on."""
     calibrated = (
-        f"and calibrated on {solved.calibration_rows:,} rows that no step was taken on"
+        f"and calibrated on {plural(solved.calibration_rows, 'row')} that no step was taken on"
         if solved.calibration_rows
         else "and not calibrated on rows that the encoder had not seen"
     )

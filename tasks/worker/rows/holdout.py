@@ -44,6 +44,7 @@ from tasks.data.rows import (
     read_rows,
 )
 from tasks.foundation.errors import DataError
+from tasks.foundation.nouns import plural
 from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.process.cores import Cores
@@ -385,7 +386,7 @@ def judge_before(
     """
     missing = _missing(history, window, limits)
     if len(history) < ENOUGH_SPANS:
-        why = f"{len(history)} spans before; {ENOUGH_SPANS} are needed"
+        why = f"{plural(len(history), 'span')} before; {ENOUGH_SPANS} are needed"
         return [missing, not_judged(AGAIN, limits.again, why)]
     return [missing, _again(store, history, files, limits)]
 
@@ -398,9 +399,11 @@ def _missing(history: Sequence[RowsRef], window: Mapping[str, int], limits: Befo
             found.append((max(0.0, 1 - rows / usual), span, rows, usual))
         before.append(rows)
     if not found:
-        return not_judged(MISSING, limits.missing, f"{len(before) - 1} spans before; {ENOUGH_SPANS} are needed")
+        return not_judged(
+            MISSING, limits.missing, f"{plural(len(before) - 1, 'span')} before; {ENOUGH_SPANS} are needed"
+        )
     missing, span, rows, usual = max(found)
-    sentence = f"{rows} clean rows in span {span}, and {usual:.0f} are usual: {missing:.2%} are missing"
+    sentence = f"{plural(rows, 'clean row')} in span {span}, and {usual:.0f} are usual: {missing:.2%} are missing"
     advice = "Is the export whole? Rows that come later: millrace ingest --merge."
     return check_share(MISSING, missing, limits.missing, "before.missing", sentence, advice)
 
@@ -410,7 +413,9 @@ def _again(store: Store, history: Sequence[RowsRef], files: Sequence[Path], limi
     texts = np.unique(np.concatenate([np.zeros(0, np.uint64), *_texts(files)]))
     of_last = last.trained_texts()
     if min(len(texts), len(of_last)) < MIN_ROWS:
-        why = f"{len(texts)} texts in the window and {len(of_last)} in the span before; {MIN_ROWS} each are needed"
+        why = (
+            f"{plural(len(texts), 'text')} in the window, {len(of_last)} in the span before; {MIN_ROWS} each are needed"
+        )
         return not_judged(AGAIN, limits.again, why)
     share, before = float(last.trained(texts).mean()), float(one_before.trained(of_last).mean())
     name = last.ref.span.name

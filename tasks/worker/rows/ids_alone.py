@@ -29,6 +29,7 @@ from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import WAITING_ROWS
 from tasks.data.label_columns import own_label_columns
 from tasks.data.rows import BATCH_ROWS, CORE, DELETED, FEED_AT, ITEM, ITEM_ID, TEXT, TIME, UPDATED_AT, group_columns
+from tasks.foundation.nouns import plural
 from tasks.worker.catalogue.records import Source, connect, literal, quoted, records_of
 from tasks.worker.catalogue.sources import Sources, column_types, feature_names, inputs_of
 from tasks.worker.process.job import Job
@@ -221,9 +222,9 @@ def unknown_items(counts: WindowCounts, feeds: Sequence[FeedRef], late: int, del
     gone = f" ({deleted} of them about deleted items)" if deleted else ""
     sentence = f"{known} all rows{gone}."
     if apart:
-        sentence = f"{known} {total - apart} of {total} rows ({(total - apart) / total:.2%}){gone}."
+        sentence = f"{known} {total - apart} of {plural(total, 'row')} ({(total - apart) / total:.2%}){gone}."
         if unknown:
-            sentence += f" It lacks the items of {unknown} rows, such as {_ids(counts, UNKNOWN_ITEM)}."
+            sentence += f" It lacks the items of {plural(unknown, 'row')}, such as {_ids(counts, UNKNOWN_ITEM)}."
         if textless:
             sentence += f" It has those of {textless} as deleted alone, without a text, as {_ids(counts, NO_TEXT)}."
         sentence += " These rows are set apart, and later runs look for their items."

@@ -16,6 +16,7 @@ from configs.schema.validation import SignsConfig
 from tasks.contracts.outcomes import Check
 from tasks.data.files.faulty_texts import MARKUP, MISREAD
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, TIME, normal_text
+from tasks.foundation.nouns import plural
 from tasks.worker.catalogue.wrong_joins import SharedWords, shared_words
 from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.rows.drift import MIN_ROWS
@@ -109,7 +110,8 @@ def judge_signs(
     for name, sign in SIGNS.items():
         bounds = getattr(limits, name)
         if now_rows < MIN_ROWS or 0 < earlier_rows < MIN_ROWS:
-            why = f"{earlier_rows} earlier rows and {now_rows} in the window; {MIN_ROWS} on each side are needed"
+            rows = f"{plural(earlier_rows, 'earlier row')} and {now_rows} in the window"
+            why = f"{rows}; {MIN_ROWS} on each side are needed"
             checks.append(not_judged(sign.check, bounds, why))
             continue
         counted = (*PLACES, _WITH_ID) if name == "query_of_item" else (name,)
@@ -134,7 +136,7 @@ def _joined(before: SharedWords, now: SharedWords, bounds: Bounds) -> Check:
     are above the limit as well is judged by the rise: its queries rarely name the items.
     """
     if now.rows < MIN_ROWS or now.misplaced is None:
-        why = f"{now.rows} rows; {MIN_ROWS} whose queries have words of items are needed"
+        why = f"{plural(now.rows, 'row')}; {MIN_ROWS} whose queries have words of items are needed"
         return not_judged(_JOINED, bounds, why)
     usual = before.misplaced if before.rows >= MIN_ROWS else None
     natural = usual if usual is not None and bounds.warn is not None and usual > bounds.warn else 0.0

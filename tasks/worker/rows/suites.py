@@ -11,6 +11,7 @@ import pyarrow as pa
 from configs.schema.validation import ExpectationConfig, Scope
 from tasks.contracts.outcomes import Check
 from tasks.foundation.errors import CodeError, ConfigError
+from tasks.foundation.nouns import plural
 from tasks.quality.expectations import Expectation, Finding, Limit, check_arguments, judge
 
 
@@ -195,9 +196,9 @@ def _rows_sentence(tally: _Tally, each: ExpectationConfig) -> str:
 
 def _number_sentence(number: float | None, tally: _Tally, limit: Limit) -> str:
     if number is None:
-        return f"There is no value in {tally.judged} clean rows to judge."
+        return f"There is no value in {plural(tally.judged, 'clean row')} to judge."
     bounds = (
         f"at least {limit.low:.6g}" if limit.low is not None else "",
         f"at most {limit.high:.6g}" if limit.high is not None else "",
     )
-    return f"{number:.6g} over {tally.judged} clean rows; {' and '.join(filter(None, bounds))} is required."
+    return f"{number:.6g} over {plural(tally.judged, 'clean row')}; {' and '.join(filter(None, bounds))} is required."

@@ -15,6 +15,7 @@ from configs.schema.training import ClassificationHead
 from configs.schema.validation import LabelsConfig
 from tasks.contracts.outcomes import Check
 from tasks.data.rows import LABEL
+from tasks.foundation.nouns import plural
 from tasks.quality.row_metrics import area_under_roc
 from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.rows.columns import Compared
@@ -44,7 +45,7 @@ def _judge(column: str, earlier: Compared, now: Compared, config: Config) -> Che
     limits, name = config.validate_.before.value, f"usual values of {column}"
     sides = [_names(rows, column) for rows in (earlier, now)]
     if sides[0] is None or sides[1] is None or min(earlier.rows, now.rows) < MIN_ROWS:
-        why = f"{earlier.rows} earlier rows and {now.rows} in the window; {MIN_ROWS} on each side are needed"
+        why = f"{plural(earlier.rows, 'earlier row')} and {now.rows} in the window; {MIN_ROWS} on each side are needed"
         return not_judged(name, limits, why)
     gone = _gone(earlier, now, *(each for each in sides if each is not None))
     if not gone:
@@ -115,7 +116,8 @@ def _one_class(earlier: Compared, now: Compared, before: np.ndarray, after: np.n
     limits = config.validate_.labels.one_class
     many = [int((~np.isnan(each)).sum()) for each in (before, after)]
     if min(many) < MIN_ROWS:
-        why = f"{many[0]} earlier rows and {many[1]} in the window have a class; {MIN_ROWS} on each side are needed"
+        rows = f"{plural(many[0], 'earlier row')} and {many[1]} in the window"
+        why = f"{rows} have a class; {MIN_ROWS} on each side are needed"
         return not_judged(ONE_CLASS, limits, why)
     gone = [
         found

@@ -21,6 +21,7 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.profiles import REASON, SPAN, ColumnDrift, SampleRow, SpanProfile
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.rows import ITEM, QUERY, ROWS_KIND
+from tasks.foundation.nouns import plural
 from tasks.quality.expectations import Limit
 from tasks.worker.rows.columns import Compared, compared, joined, swapped
 from tasks.worker.rows.drift import MIN_ROWS, category_stability, population_stability
@@ -208,10 +209,11 @@ def _sizes(counts: WindowCounts, last: SpanRef, config: Config, more: str) -> di
     share = (total - clean) / max(total, 1)
     return {
         "clean rows": Measure(clean, Limit(limits.min_rows, None), "critical",
-            f"{clean} clean rows in the window; at least {limits.min_rows} are required."
+            f"{plural(clean, 'clean row')} in the window; at least {limits.min_rows} are required."
             f"{_way_on(clean, last, config)}"),
         "rows in the last span": Measure(counts.clean[last], Limit(1, None), "critical",
-            f"{counts.clean[last]} clean rows in span {last.name}, for which this run is; at least 1 is required."),
+            f"{plural(counts.clean[last], 'clean row')} in span {last.name}, for which this run is; "
+            "at least 1 is required."),
         "quarantined share": Measure(share, Limit(None, limits.max_bad_share), "critical",
             f"{total - clean} of {total} rows are bad ({share:.2%}); at most "
             f"{limits.max_bad_share:.2%} may be.{more}"),
@@ -362,7 +364,7 @@ def _drift(earlier: Compared, now: Compared, column: str, rules: DriftConfig) ->
     rows = 0 if before is None else len(before)
     if before is None or (fewest := min(rows, len(after))) < MIN_ROWS:
         fewest = min(rows, len(after))
-        what = f"{rows} earlier rows and {len(after)} in the window"
+        what = f"{plural(rows, 'earlier row')} and {len(after)} in the window"
         return f"{what}; {fewest} on one side is fewer than the {MIN_ROWS} needed."
     numbers = after.dtype.kind == "f"
     if numbers != (before.dtype.kind == "f"):

@@ -20,6 +20,7 @@ from tasks.contracts.jobs import address
 from tasks.contracts.references import CompileRef
 from tasks.contracts.workspace import COMPILE_LEASE, COMPILE_SIGNAL, SPEC
 from tasks.foundation.errors import CompileError
+from tasks.foundation.nouns import plural
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Graph
 from tasks.worker.devices.precompile import AheadCompiler
@@ -170,7 +171,7 @@ def _compile(job: Job, compiler: AheadCompiler, variables: Mapping[str, str], ca
     """Run this stage a second time, in a trial run that executes no graph, and compile its graphs."""
     environment, jobs = _environment(job, variables), job.config.compiler.parallel_jobs
     graphs = compiler.compile(_trial(job), cache, _workdir(cache), environment, jobs, _sign(job))
-    _say(f"compiled {len(graphs)} graphs ahead of time")
+    _say(f"compiled {plural(len(graphs), 'graph')} ahead of time")
     sizes = compiler.listed(cache)
     return tuple(Graph(graph.name, "ahead of time", graph.seconds, sizes[graph.name]) for graph in graphs)
 
@@ -186,8 +187,8 @@ def _collect(job: Job, key: str, compiler: AheadCompiler, variables: Mapping[str
     there = compile_cache.fetch(job.store, key, cache)
     if other := sorted(names - there.graphs.keys()):
         raise CompileError(
-            f"the trial run of this machine met {len(other)} graphs that worker 0 did not meet, such as {other[0]}: "
-            "the program depends on the worker's number, and the workers would wait for each other forever"
+            f"the trial run of this machine met {plural(len(other), 'graph')} that worker 0 did not meet, such as "
+            f"{other[0]}: the program depends on the worker's number, and the workers would wait for each other forever"
         )
 
 

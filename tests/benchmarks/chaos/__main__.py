@@ -18,8 +18,8 @@ from pathlib import Path
 from flows.cli.terminal import console
 from flows.cli.terminal.console import note, say
 from flows.presentation.model import table
-from flows.presentation.wording import plural
 from infra.store.directory import DirectoryStore
+from tasks.foundation.nouns import plural
 from tests.benchmarks.chaos import page
 from tests.benchmarks.chaos.campaign import Report, campaign, counts
 from tests.benchmarks.chaos.draws import crowds, draws

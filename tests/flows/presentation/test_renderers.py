@@ -263,8 +263,6 @@ def test_long_curves_are_thinned_and_keep_their_ends() -> None:
         (wording.share(0.952), "95.2 %"),
         (wording.share(None), "–"),
         (wording.difference(0.3, 0.4), "−0.1000"),
-        (wording.plural(1, "shard"), "1 shard"),
-        (wording.plural(2000, "shard"), "2,000 shards"),
         (wording.moment("2026-11-23T06:00:59+01:00"), "2026-11-23 05:00"),
         (console_page("s3://bucket", ""), "https://s3.console.aws.amazon.com/s3/buckets/bucket?prefix="),
         (console_page("s3://b/p", "releases/3.json"), "https://s3.console.aws.amazon.com/s3/object/b?prefix=p/releases/3.json"),

@@ -280,7 +280,7 @@ def test_kept_copies_of_this_machine_go_too(store, tmp_path):
 
 def test_a_file_that_is_of_no_kind_stops_it_by_name(store):
     (store.root / "notes.txt").write_text(f"look at {ITEM} again")
-    with pytest.raises(StoreError, match=r"1 files .*notes\.txt"):
+    with pytest.raises(StoreError, match=r"1 file .*notes\.txt"):
         erased(store)
     (store.root / "notes.txt").unlink()
     assert erased(store).erased

@@ -181,7 +181,7 @@ def test_a_machine_whose_workers_meet_other_graphs_is_refused(
     compile_ahead._signal(job, key, compile_ahead.FOUND, compile_cache.NOTHING.to_json())
     compile_ahead._signal(job, key, compile_ahead.COMPILED)
     with (
-        pytest.raises(CompileError, match=r"1 graphs .*MODULE_9\+a"),
+        pytest.raises(CompileError, match=r"1 graph .*MODULE_9\+a"),
         compile_ahead.provide_graphs(job, device, None, None),  # type: ignore[arg-type]
     ):
         pytest.fail("it opens its device")
