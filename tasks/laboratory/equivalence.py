@@ -171,7 +171,7 @@ def equivalence(
         finding = Finding.different
     needed = None
     if finding is Finding.undecided and error is not None and many is not None:
-        needed = rows_needed(many, error, abs(margin - abs(theirs - mine)), CONFIDENCE)
+        needed = rows_needed(many, error, theirs - mine, math.copysign(margin, theirs - mine), CONFIDENCE)
     return Equivalence(
         metric=metric,
         first=mine,

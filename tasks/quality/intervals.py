@@ -34,6 +34,7 @@ POWER = 0.8  # probability that the rows that a verdict asks for are enough
 _NUDGE = 1e-5  # share of a sum by which it is changed to find a slope
 BY_CHANCE = math.sqrt(2 / math.pi)  # mean size of a normal variable around 0, in standard deviations
 _ROUNDS = 20  # for an estimate that depends on itself; it settles in about five
+_MOST_ROWS = 1e9  # more than any holdout has
 _HALVINGS = 40  # steps of a bisection: the range is then as narrow as float32
 
 
@@ -148,12 +149,14 @@ def _excess_size(mean: float, deviation: float) -> float:
 def true_sizes(measured: float, spread: float) -> float:
     """Return the largest sum of true sizes that measures so much in the mean, by chance: evenly over the bins.
 
+    Below 0, the largest difference of two such sums: chance adds nothing to a large sum.
+
     Args:
         spread: sum of the bins' standard errors.
     """
     low, high = 0.0, measured
     if measured <= BY_CHANCE * spread:
-        return 0.0
+        return min(measured, 0.0)  # below 0, the other sum of the difference is larger by so much at least
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         enough = middle + _excess_size(middle, spread) > measured
@@ -293,8 +296,17 @@ def _step(term: Term, influence: np.ndarray) -> float:
 
 
 def scaled(error: Error, times: float) -> Error:
-    """Return the error that so many times the rows would have."""
-    return Error(error.standard_error / math.sqrt(times), max(2.0, error.degrees * times))
+    """Return the error that so many times the rows would have.
+
+    Chance in a sum of sizes shrinks as the standard error does, or faster, in bins that are surely not calibrated.
+    """
+    less = 1 / math.sqrt(times)
+    sizes = None
+    if (found := error.sizes) is not None:
+        more, other = (Chance(each.spread * less, each.most * less) for each in (found.more, found.less))
+        sizes = Sizes(more, other, found.apart, found.apart_error * less)
+    degrees = max(2.0, error.degrees * times)
+    return Error(error.standard_error / math.sqrt(times), degrees, excess=error.excess * less, sizes=sizes)
 
 
 def smallest_gap(error: Error, confidence: float) -> float:
@@ -302,19 +314,44 @@ def smallest_gap(error: Error, confidence: float) -> float:
     return (student(confidence, error.degrees) + NormalDist().inv_cdf(POWER)) * error.standard_error
 
 
-def rows_needed(rows: int, error: Error, gap: float, confidence: float) -> int | None:
-    """Return an estimate of the rows needed to distinguish a gap from zero; None if no number of rows would do.
+def rows_needed(rows: int, error: Error, estimate: float, limit: float, confidence: float) -> int | None:
+    """Return the rows needed, about, to tell an estimate from a limit; None if a thousand million would not do.
 
-    With these rows, the interval is narrower than the gap with probability POWER, if the gap stays the same.
+    With these rows, the limit is beyond the bounds with probability POWER, if the true value is as now: the estimate
+    without its excess.
     """
+    gap = estimate - limit
+    if error.excess or error.sizes is not None:
+        return _rows_without_chance(rows, error, estimate - error.excess, limit, confidence)
     if not error.standard_error or not gap:
         return None
     times = 1.0
     for _ in range(_ROUNDS):
         times *= (smallest_gap(scaled(error, times), confidence) / gap) ** 2
-        if rows * times >= 1e9:
+        if rows * times >= _MOST_ROWS:
             return None
     return math.ceil(rows * times)
+
+
+def _rows_without_chance(rows: int, error: Error, true: float, limit: float, confidence: float) -> int | None:
+    """Return `rows_needed` of an estimate that is a true value and chance, of which more rows leave less."""
+    usual = NormalDist().inv_cdf(POWER)
+
+    def tells(times: float) -> bool:
+        later = scaled(error, times)
+        off = usual * later.standard_error
+        low, high = later.bounds(true + later.excess + (off if true < limit else -off), confidence)
+        return high < limit if true < limit else low > limit
+
+    low, high = 0.0, 1.0
+    while not tells(high):
+        low, high = high, 2 * high
+        if rows * high >= _MOST_ROWS:
+            return None
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if tells(middle) else (middle, high)
+    return math.ceil(rows * high)
 
 
 def student(confidence: float, degrees: float) -> float:

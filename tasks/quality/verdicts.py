@@ -171,8 +171,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
     if answer == "undecided" and comparison.unknown:
         needed = gate.min_rows or None
     elif answer == "undecided" and interval is not None and comparison.rows and gate.confidence is not None:
-        gap = comparison.judged - comparison.threshold
-        needed = rows_needed(comparison.rows, interval.error, gap, gate.confidence)
+        needed = rows_needed(comparison.rows, interval.error, comparison.judged, comparison.threshold, gate.confidence)
     compared = None if comparison.baseline is None else _finite(comparison.judged)
     rows = comparison.rows
     return Verdict(

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,6 +64,14 @@ def of_rows(made: Answers) -> Callable[..., Any]:
 def bounds(made: Answers, confidence: float = 0.95) -> tuple[float, float]:
     difference = Term(made, (1.0, -1.0))
     return error_of(difference).bounds(estimate(difference), confidence)
+
+
+def drawn_calibration(random: np.random.Generator, rows: int, *shifts: float) -> Answers:
+    """Rows of models whose logits are too high by these shifts; 0: a calibrated one."""
+    logits = 1.5 * random.normal(size=rows) - 0.8
+    truth = (random.random(rows) < scipy.special.expit(logits)).astype(np.float64)
+    says = tuple(scipy.special.expit(logits + each) for each in shifts)
+    return Answers("calibration_error", np.arange(rows), np.arange(rows), truth, says)
 
 
 def repeated(made: Answers, groups: np.ndarray, items: np.ndarray) -> Answers:
@@ -164,11 +171,30 @@ def test_quantiles_of_students_distribution_agree_with_scipy() -> None:
 def test_rows_needed_by_hand() -> None:
     # (1.6449 + 0.8416) standard errors of 0.01 must fit into 0.01: 2.4865 squared times as many rows.
     sure = Error(0.01, 1e9)
-    assert rows_needed(500, sure, -0.01, 0.95) == pytest.approx(3092, abs=1)
-    assert rows_needed(500, Error(0.0, 2.0), 0.01, 0.95) is None
-    assert rows_needed(500, sure, 0.0, 0.95) is None
+    assert rows_needed(500, sure, -0.02, -0.01, 0.95) == pytest.approx(3092, abs=1)
+    assert rows_needed(500, Error(0.0, 2.0), 0.01, 0.0, 0.95) is None
+    assert rows_needed(500, sure, 0.02, 0.02, 0.95) is None
     few = Error(0.01, 6.0)
-    assert rows_needed(868, few, smallest_gap(few, 0.95), 0.95) == pytest.approx(868, abs=1)
+    assert rows_needed(868, few, smallest_gap(few, 0.95), 0.0, 0.95) == pytest.approx(868, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("shifts", "limit", "rows"),
+    [((0.0,), 0.05, 300), ((0.0, 0.2), 0.01, 300), ((0.1, 0.0), 0.03, 500), ((0.4, 0.0), 0.02, 1000)],
+)
+def test_the_rows_that_a_calibration_error_needs_decide(shifts: tuple[float, ...], limit: float, rows: int) -> None:
+    """Chance was taken for a part of the difference that stays, and the rows asked for decided 16 to 67 of 100."""
+    random, weights = np.random.default_rng(5), (1.0, -1.0)[: len(shifts)]
+
+    def drawn(count: int) -> Term:
+        return Term(drawn_calibration(random, count, *shifts), weights)
+
+    usual = sorted((drawn(rows) for _ in range(41)), key=estimate)[20]
+    needed = rows_needed(rows, error_of(usual), estimate(usual), limit, 0.95)
+    assert needed is not None
+    ends = [error_of(term).bounds(estimate(term), 0.95) for term in (drawn(needed) for _ in range(60))]
+    assert np.mean([low > limit or high < limit for low, high in ends]) >= 0.8
+    assert rows_needed(rows, error_of(usual), estimate(usual), estimate(usual) - error_of(usual).excess, 0.95) is None
 
 
 def test_an_interval_of_a_share_ends_at_1() -> None:
@@ -201,24 +227,31 @@ def test_a_calibration_error_is_surely_above_the_true_one_in_one_case_of_twenty(
 
 
 @pytest.mark.parametrize("rows", [300, 1000])
-@pytest.mark.parametrize(("shift", "other"), [(0.1, 0.0), (0.4, 0.0), (0.0, 0.2), (0.4, 0.2), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("shift", "other"), [(0.1, 0.0), (0.4, 0.0), (0.0, 0.2), (0.4, 0.2), (0.0, 0.0), (1.0, 0.0), (0.0, 0.8)]
+)
 def test_a_difference_of_calibration_errors_is_beyond_its_bounds_in_one_case_of_twenty(
     shift: float, other: float, rows: int
 ) -> None:
     """Of a calibrated model all of the error is chance: beside another one up to 32 of 100 were beyond."""
     random = np.random.default_rng(7)
 
-    def drawn(count: int) -> Answers:
-        logits = 1.5 * random.normal(size=count) - 0.8
-        truth = (random.random(count) < scipy.special.expit(logits)).astype(np.float64)
-        says = tuple(scipy.special.expit(logits + each) for each in (shift, other))
-        return Answers("calibration_error", np.arange(count), np.arange(count), truth, says)
+    def drawn(count: int) -> Term:
+        return Term(drawn_calibration(random, count, shift, other), (1.0, -1.0))
 
-    term = partial(Term, weights=(1.0, -1.0))
-    true = estimate(term(drawn(200_000)))
-    bounds = [error_of(some).bounds(estimate(some), 0.95) for some in (term(drawn(rows)) for _ in range(200))]
+    true = estimate(drawn(200_000))
+    bounds = [error_of(some).bounds(estimate(some), 0.95) for some in (drawn(rows) for _ in range(200))]
     assert np.mean([low > true for low, _ in bounds]) <= 0.05
     assert np.mean([high < true for _, high in bounds]) <= 0.05
+
+
+def test_a_model_with_a_clear_calibration_error_is_surely_beyond_a_calibrated_one_on_many_rows() -> None:
+    """Its lower bound never rose above 0, so that no gate that allows a rise could fail, on any number of rows."""
+    term = Term(drawn_calibration(np.random.default_rng(7), 3000, 1.0, 0.0), (1.0, -1.0))
+    low, _ = error_of(term).bounds(estimate(term), 0.95)
+    assert 0.05 < low < estimate(term)
+    back = term._replace(weights=(-1.0, 1.0))
+    assert error_of(back).bounds(-estimate(term), 0.95)[1] == pytest.approx(-low)
 
 
 def test_two_models_that_answer_alike_have_one_calibration_error() -> None:
