@@ -6,11 +6,10 @@ The golden set and the checks of validate need them without the conversion of wh
 import hashlib
 
 from tasks.data.files.readers import SourceRow
-from tasks.data.files.values import SCIENTIFIC, Scalar, as_text, is_missing_word, scalar, whole_text
+from tasks.data.files.values import EXACT_BITS, SCIENTIFIC, Scalar, as_text, is_missing_word, scalar, whole_text
 
 MOST_ID_BYTES = 2000  # in UTF-8; an index of PostgreSQL, and so pgvector, holds 2,704 with its own bytes
 NUL = "\0"  # PostgreSQL can't hold it in a text
-_EXACT = 2**53
 
 
 def scalar_of(record: SourceRow, column: str) -> Scalar:
@@ -31,18 +30,27 @@ def id_of(record: SourceRow, column: str, value: Scalar, texts_are_values: bool)
         texts_are_values: the format has no types, so that 12345.0 is the whole number 12345, as in typed formats.
 
     Raises:
-        DataError: the id has lost digits: it is in scientific notation, or a number that float64 can't hold exactly.
+        DataError: the id has lost digits: it is in scientific notation, or a number that its type can't hold exactly;
+            or it is a number with a fraction.
     """
     if value is None or is_missing_word(value):
         return None
-    if isinstance(value, float) and abs(value) >= _EXACT:
-        problem = f"{value!r} is a floating-point number, which has lost the last digits of the id"
-        raise record.error(column, f"{problem}; write ids as whole numbers or as text")
+    if isinstance(value, float) and (problem := _inexact(value)):
+        raise record.error(column, f"{value!r} {problem}; write ids as whole numbers or as text")
     text = as_text(value)
     if isinstance(value, str) and SCIENTIFIC.fullmatch(text.strip()):
         problem = f"{text!r} is an id in scientific notation, as a spreadsheet writes it, which has lost digits"
         raise record.error(column, f"{problem}; make the column text there, and export it again")
     return whole_text(text) if texts_are_values else text
+
+
+def _inexact(value: float) -> str:
+    """Return the reason for which a floating-point number is no id; empty for an exact whole number."""
+    bits = EXACT_BITS.get(type(value), EXACT_BITS[float])
+    if abs(value) < 2**bits:
+        return "" if value.is_integer() else "has a fraction"
+    kind = {53: "floating-point number", 24: "number of float32", 11: "number of float16"}[bits]
+    return f"is a {kind}, which has lost the last digits of the id: whole numbers are exact below 2 ** {bits} alone"
 
 
 def unpublishable(item_id: str, text: str | None) -> str | None:

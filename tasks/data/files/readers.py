@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 from xml.parsers import expat
 
 from tasks.data.files.formats import Format
-from tasks.data.files.values import short
+from tasks.data.files.values import Float16, Float32, short
 from tasks.foundation.errors import DataError
 
 MAX_ROW_BYTES = 64 * 2**20  # a longer row means another file format, or a quote that is never closed
@@ -227,7 +227,8 @@ def twice(names: Sequence[str]) -> list[str]:
 def _values(column: Any, name: str, cursor: Cursor) -> list[Any]:
     """Return the values of a column: microseconds as datetimes, since Arrow returns nanoseconds as pandas objects.
 
-    A time that Python has no year for is text, and a text that is not UTF-8 is bytes, so that its own row is judged.
+    Numbers of float32 and float16 keep their type, since ids are not exact in them. A time that Python has no year for
+    is text, and a text that is not UTF-8 is bytes, so that its own row is judged.
 
     Raises:
         DataError: such a value is inside a nested one; names the column.
@@ -236,6 +237,8 @@ def _values(column: Any, name: str, cursor: Cursor) -> list[Any]:
 
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    if (narrow := _NARROW.get(str(column.type))) is not None:
+        return [None if value is None else narrow(value) for value in column.to_pylist()]
     try:
         return list(column.to_pylist())
     except (OverflowError, ValueError) as error:
@@ -244,6 +247,9 @@ def _values(column: Any, name: str, cursor: Cursor) -> list[Any]:
             raise DataError(f"{cursor.path}, {problem}") from error
         column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         return [_value(each) for each in column]
+
+
+_NARROW = {"float": Float32, "halffloat": Float16}  # by Arrow's names
 
 
 def _value(scalar: Any) -> Any:

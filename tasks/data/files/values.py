@@ -12,6 +12,18 @@ from decimal import Decimal
 
 Scalar = bool | int | float | str | None
 
+
+class Float32(float):
+    """A number of a column of float32."""
+
+
+class Float16(float):
+    """A number of a column of float16."""
+
+
+# Type -> bits of its fraction: each whole number below 2 to that power is exact.
+EXACT_BITS: dict[type[float], int] = {float: 53, Float32: 24, Float16: 11}
+
 # Digits with a leading zero are a code, for example a postcode, not a number.
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 # 4.00638E+12, as spreadsheets show long numbers; codes such as 12E4 have no sign.

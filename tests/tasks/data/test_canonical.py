@@ -1,6 +1,7 @@
 import datetime as dt
 import json
 import math
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tasks.data.canonical import Canonicaliser, CanonicalRow
 from tasks.data.files.formats import Format
 from tasks.data.files.readers import SourceRow
 from tasks.data.files.spelling import as_bool, as_float
+from tasks.data.files.values import Float16, Float32
 from tasks.foundation.errors import DataError
 
 FILE = Path("in/reviews.jsonl")
@@ -170,8 +172,21 @@ def test_an_id_that_has_lost_digits_is_refused(value: object, role: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("value", "why"),
+    [(7.5, "7.5 has a fraction"), (Float32(7.5), "7.5 has a fraction"), (Float32(2**24), "2 ** 24"),
+     (Float32(-(2**24)), "2 ** 24"), (Float16(2**11), "2 ** 11"), (math.inf, "2 ** 53")],
+)  # fmt: skip
+@pytest.mark.parametrize("role", ["id", "item_id"])
+def test_a_float_that_is_no_exact_whole_number_is_no_id(value: float, why: str, role: str) -> None:
+    """16777217 in float32 is 16777216, the id of another item."""
+    with pytest.raises(DataError, match=rf"row 3, column 'n'.*{re.escape(why)}"):
+        convert({"n": value}, Format.parquet, **{role: "n"})
+
+
+@pytest.mark.parametrize(
     ("value", "form", "read"),
-    [("12345.0", Format.csv, "12345"), ("0.0", Format.csv, "0"), ("-1.0", Format.csv, "-1"), ("-0.0", Format.csv, "0"),
+    [(Float32(2**24 - 1), Format.parquet, "16777215"), (Float16(7), Format.parquet, "7"), ("7.5", Format.csv, "7.5"),
+     ("12345.0", Format.csv, "12345"), ("0.0", Format.csv, "0"), ("-1.0", Format.csv, "-1"), ("-0.0", Format.csv, "0"),
      (0.0, Format.jsonl, "0"), (-0.0, Format.jsonl, "0"), ("00.0", Format.csv, "00.0"), ("2.10", Format.csv, "2.10"),
      ("007", Format.csv, "007"),
      ("12E4", Format.csv, "12E4"), (2**53 + 1, Format.jsonl, str(2**53 + 1)), ("12345.0", Format.jsonl, "12345.0")],
