@@ -1,5 +1,6 @@
 """Validate as an array of jobs: together they write what one worker writes, also if one of them is killed."""
 
+import functools
 import shutil
 import signal
 import time
@@ -77,11 +78,18 @@ def child_of(spec: JobSpec, child: int, *kills: Kill) -> None:
     work_as_child(child, CHILDREN, spec)
 
 
-def test_the_share_of_a_killed_child_is_taken_by_another(array: Array):
-    spec = array.submitted()
-    lost = start(child_of, spec, 1, Kill("tasks.worker.rows.shares:_write_met", 1))
-    others = [start(child_of, spec, child) for child in (0, 2)]
-    assert [finish(each) for each in (lost, *others)] == [-signal.SIGKILL, 0, 0]
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.05)
+
+
+def test_the_share_of_a_killed_child_is_taken_by_another(array: Array, tmp_path: Path):
+    spec, ended = array.submitted(), tmp_path / "ended"
+    waits = Kill("tasks.worker.rows.shares:Shares.near", 1, "before", act=functools.partial(wait_for, ended))
+    first = start(child_of, spec, 0, waits)  # it has asked, and leaves the shares to the others
+    assert finish(start(child_of, spec, 1, Kill("tasks.worker.rows.shares:_write_met", 1))) == -signal.SIGKILL
+    ended.touch()
+    assert [finish(each) for each in (first, start(child_of, spec, 2))] == [0, 0]
     assert array.alone.left_out_of_training
     assert array.alone.left_out_of_holdout
     assert array.outcome(spec) == array.alone

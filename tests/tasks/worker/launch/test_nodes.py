@@ -26,6 +26,7 @@ from tasks.worker.launch.torchrun import AgentReport
 from tests.support.fakes.stand_ins import health_spec
 
 DEADLINE_SECONDS = 20.0
+SILENCE_SECONDS = 4  # longer than a test stands still on a busy machine
 NEVER_ENDS = "import time; time.sleep(600)"
 REPORTS = """
 import os, sys
@@ -89,9 +90,16 @@ class Main:
     """A main node at work, and the test as its child."""
 
     def __init__(
-        self, position, store, links, program, signals=None, rendezvous_timeout_seconds=DEADLINE_SECONDS
+        self,
+        position,
+        store,
+        links,
+        program,
+        signals=None,
+        rendezvous_timeout_seconds=DEADLINE_SECONDS,
+        silence_seconds=SILENCE_SECONDS,
     ) -> None:
-        spec = health_spec(store, 2, "batch.heartbeat_timeout_seconds=1")
+        spec = health_spec(store, 2, f"batch.heartbeat_timeout_seconds={silence_seconds}")
         node = MainNode(
             position, store, spec, "i-0", signals or StopSignals(), "", starter(program), rendezvous_timeout_seconds
         )
@@ -155,7 +163,8 @@ def test_a_node_that_never_connects_is_host(position, store, links):
     ],
 )
 def test_a_lost_node_ends_the_main_nodes_workers_as_host(position, store, links, what, message):
-    main = Main(position, store, links, NEVER_ENDS)
+    silence = {"silence_seconds": 1} if what == "is silent" else {}
+    main = Main(position, store, links, NEVER_ENDS, **silence)
     received(link := main.join(), Welcome)
     began = time.monotonic()
     match what:
@@ -285,8 +294,16 @@ def test_a_taken_port_is_host(position, store, links):
 class Child:
     """A child node at work, and the test as its main node."""
 
-    def __init__(self, position, store, program, signals=None, rendezvous_timeout_seconds=DEADLINE_SECONDS) -> None:
-        spec = health_spec(store, 2, "batch.heartbeat_timeout_seconds=1")
+    def __init__(
+        self,
+        position,
+        store,
+        program,
+        signals=None,
+        rendezvous_timeout_seconds=DEADLINE_SECONDS,
+        silence_seconds=SILENCE_SECONDS,
+    ) -> None:
+        spec = health_spec(store, 2, f"batch.heartbeat_timeout_seconds={silence_seconds}")
         own = dataclasses.replace(position, node=1)
         node = ChildNode(own, spec, "i-1", signals or StopSignals(), "", starter(program), rendezvous_timeout_seconds)
         self.result = in_background(node.run)
@@ -334,7 +351,8 @@ def test_a_child_node_starts_nothing_before_the_welcome(position, store, tmp_pat
 
 @pytest.mark.parametrize(("what", "message"), [("closes", "closed its connection"), ("is silent", "has been silent")])
 def test_a_child_node_ends_when_the_main_node_is_lost(position, store, what, message):
-    child = Child(position, store, NEVER_ENDS)
+    silence = {"silence_seconds": 1} if what == "is silent" else {}
+    child = Child(position, store, NEVER_ENDS, **silence)
     with Children(position, 1) as children:
         joined(children)
         children.send(Welcome())
