@@ -32,6 +32,7 @@ from tasks.worker.rows.signatures import EXACT_KEYS, signatures
 SIGNATURES = "signatures.parquet"  # signatures of the rows in either split
 MOST_LEFT_OUT = 0.2  # share of a span's clean rows; a larger one points to a faulty source
 BYTES_AT_ONCE = 2**35  # on the disk, for signatures of earlier spans; the CPU queue's machines have 200 GB
+ROWS_AT_ONCE = 2**18  # of a span, compared at once: many rows alike have many pairs, which must fit into memory
 COMPARED = 20  # a row is compared with at most 20 rows of the other split per shared key
 
 
@@ -239,26 +240,34 @@ def _find(
         sides: as in `take`.
     """
     near = config.evaluate.near_duplicates
+    ((rows,),) = database.sql("SELECT coalesce(max(place) + 1, 0) FROM own").fetchall()
     begin(database)
     for files in batches:
         theirs = take(database, files, sides)
         database.sql(f"""
-            INSERT INTO found
-            WITH pairs AS (
-                SELECT o.place, f.filename, f.place AS other, min(number) AS number
-                FROM own_keys o JOIN few f USING (number, key) WHERE {sides} GROUP BY ALL
-            ), compared AS (
-                SELECT pairs.place, filename, t.{ROW_ID}, number,
-                    len(list_intersect(own.runs, t.runs)) AS shared, len(own.runs) + len(t.runs) AS together
-                FROM pairs JOIN own USING (place) JOIN {theirs} t USING (filename) WHERE t.place = pairs.other
-            ), judged AS (
-                SELECT place, filename, {ROW_ID},
-                    CASE WHEN number <= {EXACT_KEYS} THEN 1.0 ELSE shared / (together - shared) END AS similarity
-                FROM compared
-            )
-            SELECT place, {ROW_ID}, span, similarity FROM judged JOIN spans USING (filename)
-            WHERE similarity >= {near.similarity if near else 1.0}
+            CREATE OR REPLACE TABLE others AS
+            SELECT filename, place, {ROW_ID}, runs FROM {theirs} SEMI JOIN few USING (filename, place)
         """)
+        for first in range(0, rows, ROWS_AT_ONCE):
+            some = f"place >= {first} AND place < {first + ROWS_AT_ONCE}"
+            database.sql(f"""
+                INSERT INTO found
+                WITH pairs AS (
+                    SELECT o.place, f.filename, f.place AS other, min(number) AS number
+                    FROM (FROM own_keys WHERE {some}) o JOIN few f USING (number, key) WHERE {sides} GROUP BY ALL
+                ), compared AS (
+                    SELECT pairs.place, filename, t.{ROW_ID}, number,
+                        len(list_intersect(own.runs, t.runs)) AS shared, len(own.runs) + len(t.runs) AS together
+                    FROM pairs JOIN (FROM own WHERE {some}) own USING (place)
+                    JOIN others t USING (filename) WHERE t.place = pairs.other
+                ), judged AS (
+                    SELECT place, filename, {ROW_ID},
+                        CASE WHEN number <= {EXACT_KEYS} THEN 1.0 ELSE shared / (together - shared) END AS similarity
+                    FROM compared
+                )
+                SELECT place, {ROW_ID}, span, similarity FROM judged JOIN spans USING (filename)
+                WHERE similarity >= {near.similarity if near else 1.0}
+            """)
 
 
 def signed_rows(store: Store, refs: Sequence[RowsRef]) -> list[Signed]:

@@ -194,7 +194,7 @@ def test_spans_of_one_window_and_of_several_runs_have_the_same_sides(tmp_path: P
 
 
 @pytest.mark.parametrize("compared", [1, 20])
-def test_a_history_that_is_read_in_batches_leaves_out_the_same_rows(
+def test_rows_that_are_compared_some_at_a_time_leave_out_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: int
 ) -> None:
     """Each row has more rows like it, in several spans, than it is compared with."""
@@ -208,14 +208,15 @@ def test_a_history_that_is_read_in_batches_leaves_out_the_same_rows(
         end = changed(QUERY, lambda query, number=number: f"{query} end{number}")
         spans.append(shop.like(f"2026-{number:02d}", other, OTHER_ITEMS, end))
     found = []
-    for size in (2**35, 1):
+    for size, rows in ((2**35, 2**18), (1, 2**18), (2**35, 3)):  # of the history, of the span
         monkeypatch.setattr(duplicates, "BYTES_AT_ONCE", size)
-        scratch = tmp_path / f"at-once-{size}"
+        monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", rows)
+        scratch = tmp_path / f"at-once-{size}-{rows}"
         scratch.mkdir()
-        refs, left = find_sides(shop.store, spans, [], shop.config, f"runs/{size}", scratch, Cores(()))
+        refs, left = find_sides(shop.store, spans, [], shop.config, f"runs/{size}-{rows}", scratch, Cores(()))
         lists = [pq.read_table(shop.store.path(f"{ref.sides}/{LEFT_OUT}")).to_pylist() for ref in refs]
         found.append((lists, left))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     assert all(sum(each) > 20 for each in found[0][1][1:])
     assert len({row["like_span"] for row in found[0][0][-1]}) > 1
 
