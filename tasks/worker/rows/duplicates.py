@@ -32,7 +32,7 @@ from tasks.worker.rows.signatures import EXACT_KEYS, signatures
 SIGNATURES = "signatures.parquet"  # signatures of the rows in either split
 MOST_LEFT_OUT = 0.2  # share of a span's clean rows; a larger one points to a faulty source
 BYTES_AT_ONCE = 2**35  # on the disk, for signatures of earlier spans; the CPU queue's machines have 200 GB
-ROWS_AT_ONCE = 2**18  # of a span, compared at once: many rows alike have many pairs, which must fit into memory
+ROWS_AT_ONCE = 2**16  # of a span, compared at once: many rows alike have many pairs, which must fit into memory
 COMPARED = 20  # a row is compared with at most 20 rows of the other split per shared key
 
 
