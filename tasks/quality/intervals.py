@@ -296,7 +296,7 @@ def _step(term: Term, influence: np.ndarray) -> float:
 
 
 def scaled(error: Error, times: float) -> Error:
-    """Return the error that so many times the rows would have.
+    """Return the error with `times` as many rows, e.g. half the standard error with 4.
 
     Chance in a sum of sizes shrinks as the standard error does, or faster, in bins that are surely not calibrated.
     """

@@ -31,7 +31,7 @@ class NothingToDo(ConfigError):
 
 
 class Idle(Record):
-    """Answer of a command that plans the next run, if there is none."""
+    """No run is next: the answer of `plan` and `decide` then."""
 
     state: Literal["NothingToDo"] = "NothingToDo"
     sentence: str

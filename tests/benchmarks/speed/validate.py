@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.speed.validate [--rows 200000 5000000] [--keep]
 
-The rows are those of the scale benchmark: five about each item, three in four of them pairs. The stage runs as in a
+The rows are made up, as for `make scale`: five for each item, three in four of them pairs. The stage runs as in a
 pipeline, without Prefect: near-duplicates, holdout, suites, profile, keys, and the catalogue.
 """
 
