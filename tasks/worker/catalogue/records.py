@@ -35,6 +35,7 @@ from tasks.data.rows import (
     is_deleted_name,
     part_name,
 )
+from tasks.foundation.process import free_host_bytes
 
 PART = "part"  # the column with the number of a record's partition
 BATCH_RECORDS = 8192
@@ -111,13 +112,22 @@ def _read(path: Path) -> Iterator[pa.RecordBatch]:
             yield pa.concat_batches(some)
 
 
-MEMORY = "768MiB"  # beyond it, DuckDB writes to disk. With Python and Arrow, a process stays below 2 GiB.
+# Beyond these, DuckDB writes to disk. With Python and Arrow, a process stays below 4 GiB.
+MEMORY_SHARE = (
+    1 / 8
+)  # a part of the memory that is free: a machine has several workers, and Arrow's tables beside DuckDB's
+LEAST_BYTES, MOST_BYTES = 768 * 2**20, 3 * 2**30
+
+
+def memory_bytes(free: int) -> int:
+    """Return the bytes that a database takes of a machine before it writes to disk."""
+    return max(LEAST_BYTES, min(MOST_BYTES, int(free * MEMORY_SHARE)))
 
 
 def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
     """Return a new in-memory database that spills to the folder `scratch`."""
     settings = {
-        "memory_limit": MEMORY,
+        "memory_limit": f"{memory_bytes(free_host_bytes())}B",
         "temp_directory": str(scratch / "spilled"),
         "threads": len(os.sched_getaffinity(0)),
         "preserve_insertion_order": False,

@@ -86,3 +86,12 @@ def test_a_feature_that_the_catalogue_lacks_is_null(made: Made):
     assert table.column_names == ["item_id", "text", "content_sha256", "price", "weight"]
     assert table["weight"].null_count == 200
     assert pc.min(table["price"]).as_py() >= 10.0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(("free", "taken"), [(1, "768.0 MiB"), (16, "2.0 GiB"), (512, "3.0 GiB")])
+def test_a_database_takes_an_eighth_of_the_free_memory_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, taken: str
+) -> None:
+    monkeypatch.setattr(catalogue_records, "free_host_bytes", lambda: free * 2**30)
+    with catalogue_records.connect(tmp_path) as database:
+        assert database.sql("SELECT current_setting('memory_limit')").fetchall() == [(taken,)]
