@@ -106,8 +106,8 @@ class BatchConfig(Record):
         return self
 
     def processes_of(self, stage: str) -> int:
-        """Return the number of worker processes on one node of a stage's machines; validate uses all cores of one."""
-        if stage == "validate":
+        """Return the number of worker processes on one node of a stage's machines; on a CPU one uses all cores."""
+        if stage in ("validate", "release"):
             return 1
         return self.infer.processes_per_node if stage == "infer" and self.infer else self.processes_per_node
 

@@ -43,6 +43,10 @@ class WorkersConfig(StageConfig):
     workers: Positive = beside(description="worker processes; results do not depend on their number")
 
 
+# The default is for plans of the time when each of these stages had one worker.
+ONE_WORKER = beside(default=1, description="worker processes; results do not depend on their number")
+
+
 class HealthConfig(StageConfig):
     """Limits that a worker must meet before it may train."""
 
@@ -163,9 +167,10 @@ class InferConfig(WorkersConfig):
 ExportKind = Literal["onnx", "onnx-int8", "openvino", "torchscript", "neuron"]
 
 
-class ReleaseConfig(StageConfig):
+class ReleaseConfig(WorkersConfig):
     """The last checks of a release: the exported folder reproduces the released vectors, and a search finds items."""
 
+    workers: Positive = ONE_WORKER
     min_cosine: Annotated[float, Field(gt=0, lt=1)] = Field(
         description="lowest cosine between a released vector and the exported folder's"
     )

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from configs.schema.compute import Positive
 from configs.schema.gates import Severity
 from configs.schema.model import class_name
-from configs.schema.stages import Bounds, Share, WorkersConfig
+from configs.schema.stages import ONE_WORKER, Bounds, Share, WorkersConfig
 from tasks.foundation.records import Record, beside
 
 
@@ -342,8 +342,7 @@ class EventsConfig(Record):
 class ValidateConfig(WorkersConfig):
     """Limits for the rows of a run."""
 
-    # With a default, as plans of before have no such key.
-    workers: Positive = beside(default=1, description="worker processes; results do not depend on their number")
+    workers: Positive = ONE_WORKER
     min_rows: Positive = Field(description="least number of clean rows; fewer stop the run")
     # Beside: this key only chooses the window, which is in the run's key itself, as is the parent.
     small_spans: Literal["stop", "merge"] = beside(

@@ -199,22 +199,26 @@ def open_folder(store: Store, prefix: str, kind: str, sha256: str | None = None)
     return folder, manifest
 
 
-def open_files(store: Store, prefix: str, kind: str) -> list[Path]:
+def open_files(store: Store, prefix: str, kind: str, some: Collection[FileEntry] | None = None) -> list[Path]:
     """Return the local paths of a folder's files, in other folders too: of these, only the files that it names.
 
-    Raises like `open_folder`.
+    Args:
+        some: the files that are needed; None: all, in the order of the manifest.
+
+    Raises:
+        MissingFolder, CorruptFolder: as of `open_folder`, for these files.
     """
-    manifest = open_manifest(store, prefix, kind)
+    files = open_manifest(store, prefix, kind).files if some is None else some
     places = [
         (prefix, entry.name) if entry.at is None else (_folder_of(entry.at), entry.at.rpartition("/")[2])
-        for entry in manifest.files
+        for entry in files
     ]
     needed: dict[str, dict[str, str]] = {}
-    for (folder, name), entry in zip(places, manifest.files, strict=True):
+    for (folder, name), entry in zip(places, files, strict=True):
         needed.setdefault(folder, {})[name] = entry.sha256
     folders = {folder: store.local(folder, names) for folder, names in needed.items()}
     paths = [folders[folder] / name for folder, name in places]
-    for path, entry in zip(paths, manifest.files, strict=True):
+    for path, entry in zip(paths, files, strict=True):
         try:
             _check(path, entry)
         except CorruptFolder:

@@ -144,6 +144,8 @@ class Stage(_WithTraits):
     release = Traits(
         "release",
         libraries=Libraries.model,
+        layout=Layout.array,
+        workers=lambda config: config.release.workers,
         compute=lambda config: config.release.compute,
         backfill=BackfillPhase.release,
         shown_by_span=True,

@@ -108,6 +108,28 @@ COMPILE_SIGNAL = Kind(
     "rank 0 of warmup or train", EXISTS, Kept.always, last_writer=OF_ATTEMPT,
 )
 
+# Work that the workers of a stage divide among themselves
+ASKED = Kind(
+    "questions of a stage's first worker", "runs/{run}/{stage}/attempt-{attempt:d}/asked.json", "Asked",
+    "validate and release, the first of several workers: swapped", EXISTS, Kept.always,
+)
+ASKING = Kind(
+    "sign of a stage's first worker", "runs/{run}/{stage}/attempt-{attempt:d}/asking.lease", "Lease",
+    "validate and release, the first of several workers", "expires", Kept.shown,
+)
+ASKED_FOLDER = Kind(
+    "content of a question", "runs/{run}/{stage}/asked/{folder}/", "keys or vectors",
+    "validate and release, the first of several workers", MANIFEST, Kept.shown,
+)
+SHARE = Kind(
+    "share of an answer", "runs/{run}/{stage}/shares/{key}/", "rows or ranks",
+    "validate and release, the worker that found them", MANIFEST, Kept.shown,
+)
+SHARE_LEASE = Kind(
+    "lease of a share", "runs/{run}/{stage}/shares/{key}.lease", "Lease",
+    "validate and release, the worker that finds it", "expires", Kept.shown,
+)
+
 # Outputs of the stages
 ROWS = Kind("rows", "runs/{run}/validate/rows/{folder}/", "rows", "validate", MANIFEST, Kept.reached)
 SIDES = Kind("sides of the holdout", "runs/{run}/validate/sides/{folder}/", "rows", "validate", MANIFEST, Kept.always)
@@ -126,26 +148,6 @@ REPLAYED = Kind(
 WAITING_ROWS = Kind(
     "rows that wait for their items", "runs/{run}/validate/waiting/{folder}/", "rows", "validate", MANIFEST,
     Kept.always,
-)
-ASKED = Kind(
-    "questions of validate's first worker", "runs/{run}/validate/attempt-{attempt:d}/asked.json", "Asked",
-    "validate, the first of several workers: swapped", EXISTS, Kept.always,
-)
-ASKING = Kind(
-    "sign of validate's first worker", "runs/{run}/validate/attempt-{attempt:d}/asking.lease", "Lease",
-    "validate, the first of several workers", "expires", Kept.shown,
-)
-ASKED_KEYS = Kind(
-    "keys of rows that others compare", "runs/{run}/validate/asked/{folder}/", "keys",
-    "validate, the first of several workers", MANIFEST, Kept.shown,
-)
-MET = Kind(
-    "earlier rows that a window meets", "runs/{run}/validate/met/{key}/", "rows",
-    "validate, the worker that found them", MANIFEST, Kept.shown,
-)
-MET_LEASE = Kind(
-    "lease of a share of earlier spans", "runs/{run}/validate/met/{key}.lease", "Lease",
-    "validate, the worker that compares them", "expires", Kept.shown,
 )
 PROFILE = Kind(
     "profile", "runs/{run}/validate/attempt-{attempt:d}/profiles/{span}.json", "SpanProfile", "validate", EXISTS,

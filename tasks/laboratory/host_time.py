@@ -18,6 +18,7 @@ MODELS = 4  # most models that an evaluation ranks among all items
 RELEASES = 2  # a release searches its own vectors and the last release's
 PAIR_BYTES = 24  # keys of a row, by which its pair is known
 RIGHT_ITEMS = 10  # pairs of a row's query in all earlier spans: assumed
+KNOWN_BYTES = 43  # id and hashes of an item, which the first of several workers of release reads; measured 2026-11-30
 ASKED_BYTES = 99  # keys of a row, with which several workers compare; measured 2026-11-29
 
 
@@ -40,7 +41,8 @@ def host_seconds(config: Config, stage: Stage, load: Load, place: Place, size: E
         case Stage.evaluate:
             return MODELS * _search(config, load, place, size, config.evaluate.max_rows) / place.machines
         case Stage.release:
-            return RELEASES * _search(config, load, place, size, config.release.queries)
+            known = (load.items or 0) * KNOWN_BYTES / _disk(place) if place.machines > 1 else 0.0
+            return RELEASES * (_search(config, load, place, size, config.release.queries) / place.machines + known)
         case _:
             return 0.0
 

@@ -235,9 +235,10 @@ def on_cpu_queue(config: Config) -> Config:
 def _settings(made_with: Config, now: Config) -> Config:
     places: dict[str, object] = {name: getattr(now, name) for name in (*BESIDE_THE_WORK, "compute", "accelerator")}
     infer = made_with.infer.model_copy(update={"workers": now.infer.workers, "compute": now.infer.compute})
-    gates = made_with.release.model_copy(update={"gates": now.release.gates})
-    alone = made_with.validate_.model_copy(update={"workers": 1})  # no rows are compared
-    return made_with.model_copy(update={**places, "validate_": alone, "infer": infer, "release": gates})
+    # One worker each: no rows are compared, and few vectors searched.
+    validate = made_with.validate_.model_copy(update={"workers": 1})
+    release = made_with.release.model_copy(update={"gates": now.release.gates, "workers": 1})
+    return made_with.model_copy(update={**places, "validate_": validate, "infer": infer, "release": release})
 
 
 def _unpruned(

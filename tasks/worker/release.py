@@ -40,8 +40,10 @@ from tasks.worker.export.model_card import NAME, model_card
 from tasks.worker.model.label_heads import classify, label_outputs
 from tasks.worker.model.released_code import MODEL_KIND, needs_trust
 from tasks.worker.process.job import Job
+from tasks.worker.process.shared_work import Asking, answer, asking
 from tasks.worker.search.changes import compare, holdout_queries, known_pairs, shared_items
 from tasks.worker.search.consumer import Searched, about_released, compare_models, search
+from tasks.worker.search.divided import DividedIndex, VectorShares
 from tasks.worker.search.index import Index
 from tasks.worker.search.proof import (
     FewChanges,
@@ -125,7 +127,13 @@ class PreviousRelease(NamedTuple):
     shared: SharedSearch
 
 
-def run(job: Job) -> ReleaseOutcome:
+def run(job: Job) -> ReleaseOutcome | None:
+    """Release as the first worker, or search some partitions for it; return the outcome as the first."""
+    job = replace(job, rank=job.rank.apart)  # the first alone embeds
+    return release(job) if job.share.index == 0 else answer(job, VectorShares(job).of)
+
+
+def release(job: Job) -> ReleaseOutcome:
     """Export, check, search; a new export is committed only if it reproduces the released vectors.
 
     Raises:
@@ -133,6 +141,11 @@ def run(job: Job) -> ReleaseOutcome:
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, ReleaseInputs)
+    with asking(job, VectorShares(job).of) as asked:
+        return _released(job, inputs, asked)
+
+
+def _released(job: Job, inputs: ReleaseInputs, asked: Asking | None) -> ReleaseOutcome:
     store, prefix = job.store, MODEL.key(version=inputs.model.version)
     with job.scratch() as scratch:
         with job.clock.phase("restoring"):
@@ -147,7 +160,7 @@ def run(job: Job) -> ReleaseOutcome:
             with job.clock.phase("productive"):
                 return _refreshed(job, inputs, few, parts)
         with job.clock.phase("restoring"):
-            index = Index(store, inputs.vectors, inputs.model.of_items.version, VECTORS_KEPT_BYTES)
+            index = _index(job, asked, inputs.vectors, inputs.model.of_items.version)
             queries = about_released(holdout_queries(store, inputs.rows, job.config), index)
             folder_before = _folder_before(store, inputs)
         with job.clock.phase("productive"):
@@ -158,7 +171,7 @@ def run(job: Job) -> ReleaseOutcome:
             of_head = head_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
             of_labels = label_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
             pairs = known_pairs(store, inputs.rows, job.config, queries)
-            searched, compared = _search(job, inputs, queries, index, proof, pairs)
+            searched, compared = _search(job, asked, inputs, queries, index, proof, pairs)
             exports: tuple[MeasuredExport, ...] = ()
             if kept is None:
                 exports = _exports(job, inputs, parts, folder, proof, searched, queries, pairs)
@@ -296,18 +309,29 @@ def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
         return None
 
 
+def _index(job: Job, asked: Asking | None, prefix: str, version: str, sha256: str | None = None) -> Index:
+    if asked is None:
+        return Index(job.store, prefix, version, VECTORS_KEPT_BYTES, sha256)
+    return DividedIndex(job, asked, prefix, version, sha256)
+
+
 def _search(
-    job: Job, inputs: ReleaseInputs, queries: pa.Table, index: Index, proof: Proof, pairs: pa.Table
+    job: Job,
+    asked: Asking | None,
+    inputs: ReleaseInputs,
+    queries: pa.Table,
+    index: Index,
+    proof: Proof,
+    pairs: pa.Table,
 ) -> tuple[Searched, PreviousRelease | None]:
     """Return the answers of the new release, and the comparison with the previous one.
 
     The comparison is None without a previous release, or if its files are no longer readable.
     """
-    store = job.store
     if inputs.before is not None and proof.vectors_before is not None:
         try:
             named = inputs.before
-            before = Index(store, named.vectors_prefix, named.vectors_by, VECTORS_KEPT_BYTES, named.vectors_sha256)
+            before = _index(job, asked, named.vectors_prefix, named.vectors_by, named.vectors_sha256)
             both = shared_items(before, index)
             earlier = search(before, queries, proof.vectors_before, pairs, both[0])
             searched = search(index, queries, proof.vectors, pairs, both[1])

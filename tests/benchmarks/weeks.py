@@ -19,7 +19,7 @@ from configs.schema.config import Config
 from tasks.contracts.costs import StageCost
 from tasks.contracts.stages import Stage
 from tasks.laboratory.encoding_time import Known, Load
-from tasks.laboratory.host_time import ASKED_BYTES, MODELS, PAIR_BYTES, RELEASES, RIGHT_ITEMS
+from tasks.laboratory.host_time import ASKED_BYTES, KNOWN_BYTES, MODELS, PAIR_BYTES, RELEASES, RIGHT_ITEMS
 from tasks.laboratory.machine_plan import on_spot, stage_costs
 from tasks.monitoring.estimates import Past
 from tests.docs.refreshes import BERT_BASE, TOKENS, on_cpu
@@ -95,7 +95,7 @@ class Size(NamedTuple):
 
 
 FOUR = ("train.workers=128", "infer.workers=128", "train.batch_rows=8192", "train.sequences=6144")
-VALIDATES = (1, 2, 4, 8)  # machines of validate in a table of its own
+WORKERS = (1, 2, 4, 8)  # machines of validate in a table of its own
 WHOLE = Size(10_000_000)  # shown with each stage, the others with the sums alone
 SIZES = (Size(100_000), WHOLE, Size(100_000_000, FOUR))
 
@@ -205,7 +205,8 @@ def _bytes(stage: Stage, load: Load, size: Size) -> tuple[float, float]:
         case Stage.infer:
             return size.items * ITEM_BYTES + MODEL_BYTES, vectors
         case Stage.release:
-            return RELEASES * vectors + CHECKPOINT_BYTES, MODEL_BYTES
+            known = RELEASES * size.items * KNOWN_BYTES if size.config().release.workers > 1 else 0
+            return RELEASES * vectors + known + CHECKPOINT_BYTES, known + MODEL_BYTES
         case _:
             return CHECKPOINT_BYTES, 0.0
 
@@ -216,29 +217,35 @@ def _of_requests(number: float) -> float:
 
 def tables() -> str:
     """Return the tables as Markdown: one for each size, then the prices of others."""
-    return "\n\n".join("\n".join(lines) for lines in (*map(_table, SIZES), _validates(), _peers()))
+    by_workers = map(_by_workers, (Stage.validate, Stage.release))
+    return "\n\n".join("\n".join(lines) for lines in (*map(_table, SIZES), *by_workers, _peers()))
 
 
-def _validates() -> Iterator[str]:
-    yield "Validate by `validate.workers`, week 2 / week 52:\n"
-    yield f"| rows a week | | {' | '.join(map(str, VALIDATES))} |"
-    yield f"|---|---|{'---:|' * len(VALIDATES)}"
+def _by_workers(stage: Stage) -> Iterator[str]:
+    setting = f"{stage.value}.workers"
+    yield f"The stage {stage.value} by `{setting}`, week 2 / week 52, or one number for both:\n"
+    yield f"| rows a week | items | | {' | '.join(map(str, WORKERS))} |"
+    yield f"|---|---|---|{'---:|' * len(WORKERS)}"
     for size in (WHOLE, SIZES[-1]):
-        settings = [(*size.settings, f"validate.workers={workers}") for workers in VALIDATES]
-        weeks = [[week(size._replace(settings=each), number)[0] for number in WEEKS] for each in settings]
+        sizes = [size._replace(settings=(*size.settings, f"{setting}={workers}")) for workers in WORKERS]
+        lines = [[_line(week(each, number), stage) for number in WEEKS] for each in sizes]
         for name, cell in (
             ("minutes", lambda line: _number(line.seconds, 60)),
             ("dollars", lambda line: _dollars(line.dollars)),
         ):
-            cells = (_pair(cell(one), cell(other)) for one, other in weeks)
-            yield f"| {size.rows:,} | {name} | {' | '.join(cells)} |"
+            cells = (_pair(cell(one), cell(other)) for one, other in lines)
+            yield f"| {size.rows:,} | {size.items:,} | {name} | {' | '.join(cells)} |"
+
+
+def _line(lines: list[Line], stage: Stage) -> Line:
+    return next(line for line in lines if line.name == stage.value)
 
 
 def _peers() -> Iterator[str]:
     yield "Dollars for a million texts, embedded once:\n"
     yield "| | | date | $ a million |"
     yield "|---|---|---|---:|"
-    (infer,) = (line for line in week(WHOLE, WEEKS[0]) if line.name == Stage.infer.value)
+    infer = _line(week(WHOLE, WEEKS[0]), Stage.infer)
     for name, dollars in (("on demand, after evaluate", infer.dollars), ("on Spot, with its boot", infer.spot)):
         what = f"BERT-base, {TOKENS:.0f} tokens, 10 million items, {infer.machines} {name}; plan, unproven"
         yield f"| **Millrace** | {what} | 2026-11-28 | {dollars / WHOLE.items * 1e6:.2g} |"

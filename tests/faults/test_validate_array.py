@@ -15,10 +15,10 @@ from infra.store.factory import open_store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.outcomes import StageResult, ValidateOutcome
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.contracts.workspace import FAILURE, MET, RESULT, SPEC
+from tasks.contracts.workspace import FAILURE, RESULT, SHARE, SPEC
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.worker import validate
-from tasks.worker.rows import shares
+from tasks.worker.process import shared_work
 from tests.support.cloud.cloud import open_cloud
 from tests.support.cloud.s3 import S3Server
 from tests.support.fakes.stand_ins import Heard
@@ -72,7 +72,8 @@ def array(tmp_path: Path) -> Array:
 
 def child_of(spec: JobSpec, child: int, *kills: Kill) -> None:
     """A child, for which nobody waits long if it is killed."""
-    shares.WAIT_SECONDS, shares.LEASE_SECONDS, shares.SIGN_SECONDS = 0.1, 1.0, 1.0
+    shared_work.WAIT_SECONDS, shared_work.LEASE_SECONDS, shared_work.SIGN_SECONDS = 0.1, 1.0, 1.0
+    shared_work.GRACE_SECONDS = 0.2
     for kill in kills:
         arm(kill)
     work_as_child(child, CHILDREN, spec)
@@ -85,7 +86,9 @@ def wait_for(file: Path) -> None:
 
 def test_the_share_of_a_killed_child_is_taken_by_another(array: Array, tmp_path: Path):
     spec, ended = array.submitted(), tmp_path / "ended"
-    waits = Kill("tasks.worker.rows.shares:Shares.near", 1, "before", act=functools.partial(wait_for, ended))
+    waits = Kill(
+        "tasks.worker.process.shared_work:Workers.answers", 1, "before", act=functools.partial(wait_for, ended)
+    )
     first = start(child_of, spec, 0, waits)  # it has asked, and leaves the shares to the others
     assert finish(start(child_of, spec, 1, Kill("tasks.worker.rows.shares:_write_met", 1))) == -signal.SIGKILL
     ended.touch()
@@ -93,7 +96,11 @@ def test_the_share_of_a_killed_child_is_taken_by_another(array: Array, tmp_path:
     assert array.alone.left_out_of_training
     assert array.alone.left_out_of_holdout
     assert array.outcome(spec) == array.alone
-    made = [key for key in array.store.list(MET.within(run=spec.run_key)) if key.endswith("MANIFEST.json")]
+    made = [
+        key
+        for key in array.store.list(SHARE.within(run=spec.run_key, stage="validate"))
+        if key.endswith("MANIFEST.json")
+    ]
     assert len(made) == 6, "two earlier spans are two shares: for each span of the window, and for their pairs"
 
 
@@ -101,8 +108,14 @@ def test_a_killed_first_worker_finds_the_shares_that_are_done(array: Array):
     """Its sign of life ends with it; the others wait for the next one, which AWS Batch starts."""
     spec = array.submitted()
     other = start(child_of, spec, 1)
-    assert finish(start(child_of, spec, 0, Kill("tasks.worker.rows.shares:Shares.near", 1))) == -signal.SIGKILL
-    assert [key for key in array.store.list(MET.within(run=spec.run_key)) if key.endswith("MANIFEST.json")]
+    assert (
+        finish(start(child_of, spec, 0, Kill("tasks.worker.process.shared_work:Workers.answers", 1))) == -signal.SIGKILL
+    )
+    assert [
+        key
+        for key in array.store.list(SHARE.within(run=spec.run_key, stage="validate"))
+        if key.endswith("MANIFEST.json")
+    ]
     assert finish(start(child_of, spec, 0)) == 0
     assert finish(other) == 0
     assert array.outcome(spec) == array.alone
@@ -113,7 +126,7 @@ def test_unfit_data_end_all_children_at_once(array: Array):
     children = [start(child_of, spec, child) for child in range(CHILDREN)]
     began = time.monotonic()
     assert [finish(each) for each in children] == [POLICIES[FailureClass.DATA].exit_code, 0, 0]
-    assert time.monotonic() - began < shares.PATIENCE_SECONDS
+    assert time.monotonic() - began < shared_work.PATIENCE_SECONDS
     assert array.store.exists(FAILURE.of(spec, rank=0))
 
 
@@ -137,4 +150,4 @@ def test_workers_of_the_local_runner_write_what_one_writes(array: Array, workers
     array.store.write(SPEC.of(spec), spec.to_json())
     LocalRunner(array.store).run(spec, Heard(), tries=1)
     assert array.outcome(spec) == array.alone
-    assert array.store.list(MET.within(run=spec.run_key))
+    assert array.store.list(SHARE.within(run=spec.run_key, stage="validate"))

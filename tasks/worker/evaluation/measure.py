@@ -40,7 +40,7 @@ from tasks.worker.evaluation.models import LoadedModel, places, served_partition
 from tasks.worker.evaluation.rows_and_items import MeasuredRows, sample_rows
 from tasks.worker.model.embed import embed
 from tasks.worker.model.ranks import rank_targets
-from tasks.worker.model.relevant import Relevant, RelevantTexts
+from tasks.worker.model.relevant import Relevant, RelevantTexts, hash_texts
 from tasks.worker.process.job import Job
 from tasks.worker.training.holdout import (
     Holdout,
@@ -135,7 +135,7 @@ def rank_in_whole(
             name: served_partition(other.vectors, number, partitions, other.again) for name, other in others.items()
         }
         for table in _batches(challenger.vectors.table(number, [ITEM_ID, TEXT, VECTOR])):
-            masked = right.pairs_of(table[TEXT].to_pylist())
+            masked = right.pairs_of(hash_texts(table[TEXT].to_pylist()))
             shared = {name: _held_by(theirs, table) for name, theirs in theirs_of.items()}
             vectors = as_matrix(table[VECTOR]).astype(np.float32, copy=False)
             places = [at for at, _ in shared.values()]

@@ -4,7 +4,7 @@ Relevant are the items that any row pairs with the same query, and items with an
 compared by `normal_text`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,9 +75,12 @@ class RelevantTexts(NamedTuple):
         starts = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(distinct)))]).astype(np.int64)
         return cls(distinct, starts, rows)
 
-    def pairs_of(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return pairs of a row and the place of a relevant text, int64 (pairs,) each, ordered by row."""
-        keys = hash_texts(texts)
+    def pairs_of(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return pairs of a row and the place of a relevant text, int64 (pairs,) each, ordered by row.
+
+        Args:
+            keys: uint64 (texts,), from `hash_texts`.
+        """
         at = np.searchsorted(self.texts, keys).clip(max=max(0, len(self.texts) - 1))
         places = np.flatnonzero(self.texts[at] == keys) if len(self.texts) else np.zeros(0, np.int64)
         first, counts = self.starts[at[places]], self.starts[at[places] + 1] - self.starts[at[places]]

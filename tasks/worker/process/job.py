@@ -72,6 +72,11 @@ class Rank:
         return self.index == 0
 
     @property
+    def apart(self) -> Rank:
+        """This worker, with the same share, as the only one in its process group."""
+        return Rank(0, 1, 0, self.local_world, self.share.index, self.share.of)
+
+    @property
     def share(self) -> Share:
         """This worker's part among all workers of the stage, in all children of an array."""
         return Share(self.child * self.world + self.index, self.children * self.world)

@@ -229,11 +229,11 @@ def other_relevant(index: Index, queries: pa.Table, own: np.ndarray, pairs: pa.T
     texts = hash_texts(items[place].text for place in [*held.tolist(), *own[known].tolist()])
     own_texts = hash_texts(queries[ITEM].to_pylist())
     own_texts[known] = texts[len(held) :]
-    keys = hash_queries(queries[QUERY].to_pylist())
-    right = RelevantTexts.of(keys, own_texts, (pairs[QUERY_KEY].to_numpy()[places >= 0], texts[: len(held)]))
+    of_queries = hash_queries(queries[QUERY].to_pylist())
+    right = RelevantTexts.of(of_queries, own_texts, (pairs[QUERY_KEY].to_numpy()[places >= 0], texts[: len(held)]))
     found = [np.zeros((2, 0), dtype=np.int64)]
-    for first, table in index.tables([TEXT]):
-        rows, at = right.pairs_of(table[TEXT].to_pylist())
+    for first, keys in index.text_hashes():
+        rows, at = right.pairs_of(keys)
         found.append(np.stack([rows, first + at]))
     rows, at = np.concatenate(found, axis=1)
     others = np.flatnonzero(at != own[rows])

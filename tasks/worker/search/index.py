@@ -3,7 +3,7 @@
 The vectors stay in memory if they fit; otherwise each search reads the shards.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +14,12 @@ import torch
 from infra.store.base import Store
 from infra.store.manifest import expect_manifest, open_files, read_fact, read_manifest
 from tasks.contracts.search import Hit, ListedItem
-from tasks.data.layers import open_layers
+from tasks.data.layers import layers_of, open_layers
 from tasks.data.rows import ITEM_ID, TEXT, VECTOR, VECTORS_KIND
 from tasks.worker.catalogue.reuse import as_matrix, expect_vectors
 from tasks.worker.devices.ahead import own_threads
 from tasks.worker.model.ranks import HOST, bands, multiply
+from tasks.worker.model.relevant import hash_texts
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -45,6 +46,51 @@ class Found(NamedTuple):
     shared_competitors: np.ndarray
 
 
+class Scan(NamedTuple):
+    """Queries, with all that `Index.scan` needs beside the vectors; see `Index.search`."""
+
+    queries: np.ndarray  # float32 (queries, width)
+    k: int
+    limits: np.ndarray | None  # float32 (queries,): the own item's score; None: no query has an own item
+    below: np.ndarray | None
+    shared: np.ndarray  # bool (vectors,)
+    pair_query: np.ndarray  # int64 (pairs,): the number of a query
+    pair_place: np.ndarray  # int64 (pairs,), sorted: the place of an item that the query's rank ignores
+
+    def part(self, first: int, end: int) -> "Scan":
+        """Return the scan of the vectors from a place on, up to another one; places count from the first."""
+        here = slice(*np.searchsorted(self.pair_place, [first, end]))
+        pairs = {"pair_query": self.pair_query[here], "pair_place": self.pair_place[here] - first}
+        return self._replace(shared=self.shared[first:end], **pairs)
+
+
+class Nearest(NamedTuple):
+    """The nearest among some vectors: `places` and `scores` as in `Found`.
+
+    `above` int64 (queries,): the vectors that do not score below the own item's; `shared_above`: the shared ones.
+    """
+
+    places: np.ndarray
+    scores: np.ndarray
+    above: np.ndarray
+    shared_above: np.ndarray
+
+    @classmethod
+    def none(cls, queries: int, k: int) -> "Nearest":
+        above = np.zeros((2, queries), dtype=np.int64)
+        return cls(np.full((queries, k), -1), np.full((queries, k), -np.inf, np.float32), above[0], above[1])
+
+    def add(self, other: "Nearest", first: int) -> None:
+        """Add the nearest vectors among the next ones, whose places count from `first`."""
+        both = np.concatenate([self.scores, other.scores], axis=1)
+        where = np.concatenate([self.places, np.where(other.places < 0, -1, other.places + first)], axis=1)
+        order = np.lexsort((where, -both), axis=1)[:, : self.scores.shape[1]]
+        self.scores[:] = np.take_along_axis(both, order, axis=1)
+        self.places[:] = np.take_along_axis(where, order, axis=1)
+        self.above[:] += other.above
+        self.shared_above[:] += other.shared_above
+
+
 class Index:
     """The vectors of one folder, all by one model. A place is the number of a vector, counted across all shards."""
 
@@ -56,12 +102,14 @@ class Index:
         memory_bytes: int = MEMORY_BYTES,
         sha256: str | None = None,
         device: torch.device = HOST,
+        partitions: Collection[int] | None = None,
     ) -> None:
         """Open the folder, and compare every file with its checksum.
 
         Args:
             sha256: checksum of its manifest, from the release.
             device: that multiplies; the vectors stay on the host, and go to it in batches.
+            partitions: the only ones that are read, so that places count among their vectors; None: all.
 
         Raises:
             MissingFolder, CorruptFolder: it is incomplete, differs from the release, or has another model's vectors.
@@ -69,7 +117,11 @@ class Index:
         manifest = read_manifest(store, prefix)
         expect_manifest(store, prefix, manifest, sha256)
         expect_vectors(store, prefix, manifest, model_version)
-        self._parts = [*open_layers(manifest, open_files(store, prefix, VECTORS_KIND)).values()]
+        if partitions is not None:
+            files = tuple(each for n, of in layers_of(manifest).items() if n in partitions for each in of)
+            manifest = manifest.model_copy(update={"files": files})
+        parts = open_layers(manifest, open_files(store, prefix, VECTORS_KIND, manifest.files))
+        self._parts = [*parts.values()]
         self.width = read_fact(store, prefix, "width", int)
         self.max_tokens = read_fact(store, prefix, "max_tokens", int)  # texts were truncated to this length
         counts = [part.items for part in self._parts]
@@ -127,39 +179,43 @@ class Index:
         """
         count, k = len(queries), min(k, self.vectors)
         own = np.full(count, -1, dtype=np.int64) if own is None else own
-        limits = np.einsum("qw,qw->q", queries, self.at(own)) if (own >= 0).any() else np.zeros(count, np.float32)
         shared = np.zeros(self.vectors, dtype=bool) if shared is None else shared
-        ranks = np.zeros((2, count), dtype=np.int64)
         asked, ignored = (np.zeros(0, dtype=np.int64),) * 2 if relevant is None else relevant
+        limits = np.einsum("qw,qw->q", queries, self.at(own)) if (own >= 0).any() else None
+        nearest = self.scan(Scan(queries, k, limits, below, shared, asked, ignored))
         competitors = self.vectors - (own >= 0) - np.bincount(asked, minlength=count)
         of_both = int(shared.sum()) - (shared[own] & (own >= 0)) - np.bincount(asked[shared[ignored]], minlength=count)
-        nothing = np.full((count, k), -1), np.full((count, k), -np.inf, np.float32)
-        best = Found(*nothing, ranks[0], ranks[1], competitors, of_both)
+        ranks = np.where(own < 0, ABSENT, nearest.above)
+        shared_ranks = np.where((own < 0) | ~shared[own], ABSENT, nearest.shared_above)
+        return Found(nearest.places, nearest.scores, ranks, shared_ranks, competitors, of_both)
+
+    def scan(self, wanted: Scan) -> Nearest:
+        """Multiply all vectors with the queries, and return the nearest."""
+        best = Nearest.none(len(wanted.queries), wanted.k)
 
         def judge(start: int, scores: np.ndarray, first: int, both: np.ndarray) -> None:
             part = slice(start, start + len(scores))
-            if (own[part] >= 0).any():
-                lower = scores < limits[part, None] - EQUAL
-                here = slice(*np.searchsorted(ignored, [first, first + scores.shape[1]]))
-                mine = (asked[here] >= start) & (asked[here] < start + len(scores))
-                lower[asked[here][mine] - start, ignored[here][mine] - first] = True
-                best.ranks[part] += scores.shape[1] - np.count_nonzero(lower, axis=1)
+            if wanted.limits is not None:
+                lower = scores < wanted.limits[part, None] - EQUAL
+                here = slice(*np.searchsorted(wanted.pair_place, [first, first + scores.shape[1]]))
+                mine = (wanted.pair_query[here] >= start) & (wanted.pair_query[here] < start + len(scores))
+                lower[wanted.pair_query[here][mine] - start, wanted.pair_place[here][mine] - first] = True
+                best.above[part] += scores.shape[1] - np.count_nonzero(lower, axis=1)
                 if both.any():
-                    best.shared_ranks[part] += np.count_nonzero(both) - np.count_nonzero(lower[:, both], axis=1)
-            if below is not None:
-                scores[~(scores < below[part, None])] = -np.inf
+                    best.shared_above[part] += np.count_nonzero(both) - np.count_nonzero(lower[:, both], axis=1)
+            if wanted.below is not None:
+                scores[~(scores < wanted.below[part, None])] = -np.inf
             _improve(best.places[part], best.scores[part], scores, first)
 
+        count = len(wanted.queries)
         with own_threads() as threads:
             each = threads.map if count > 1 else map  # a thread takes longer to start than one query's scores
             for first, batch in self._batches():
-                both, vectors = shared[first : first + len(batch)], torch.from_numpy(batch).to(self._device)
+                both, vectors = wanted.shared[first : first + len(batch)], torch.from_numpy(batch).to(self._device)
                 for start in range(0, count, BATCH_QUERIES):
-                    scores = multiply(queries[start : start + BATCH_QUERIES], vectors).cpu().numpy()
+                    scores = multiply(wanted.queries[start : start + BATCH_QUERIES], vectors).cpu().numpy()
                     parts = bands(scores, torch.get_num_threads())
                     list(each(lambda part: judge(*part), [(start + at, part, first, both) for at, part in parts]))
-        best.ranks[own < 0] = ABSENT
-        best.shared_ranks[(own < 0) | ~shared[own]] = ABSENT
         return best
 
     def places_of(self, item_ids: Sequence[str]) -> np.ndarray:
@@ -209,13 +265,18 @@ class Index:
                 yield first, vectors.astype(np.float32, copy=False)
                 first += len(vectors)
 
-    def tables(self, columns: list[str], wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Table]]:
+    def tables(self, columns: Sequence[str], wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Table]]:
         """Yield (first place, rows) of all groups of rows, or only of groups that hold one of the sorted places."""
         for part, start in zip(self._parts, self._starts.tolist(), strict=False):
             for first, rows, read in part.groups(columns):
                 place = start + first
                 if wanted is None or np.searchsorted(wanted, place) < np.searchsorted(wanted, place + rows):
                     yield place, read()
+
+    def text_hashes(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (first place, `hash_texts` of the items' texts, uint64) until all are read."""
+        for first, table in self.tables([TEXT]):
+            yield first, hash_texts(table[TEXT].to_pylist())
 
 
 def _improve(places: np.ndarray, best: np.ndarray, scores: np.ndarray, first: int) -> None:

@@ -128,7 +128,12 @@ ALLOWED = {
     "features used": ["features={numeric: [price], query: [price]}", "model.interaction.kind=explicit"],
     "texts that just fit": ["train.max_tokens={query: 128, item: 128}"],
     "workers that fill nodes": ["compute=batch", "batch.processes_per_node=2", "infer.workers=4"],
-    "workers with all cores of a node": ["compute=batch", "batch.processes_per_node=2", "validate.workers=3"],
+    "workers with all cores of a node": [
+        "compute=batch",
+        "batch.processes_per_node=2",
+        "validate.workers=3",
+        "release.workers=3",
+    ],
     "workers that fill no node": ["compute=batch", "batch.processes_per_node=32", "train.workers=4"],
     "workers of this machine": ["batch.processes_per_node=2", "infer.workers=3"],
     "own machine": [MACHINE, "health.machine=mine"],

@@ -54,6 +54,17 @@ def test_machines_share_the_search_of_an_evaluation() -> None:
     assert one - fixed == pytest.approx(4 * (four - fixed))
 
 
+def test_machines_of_release_share_vectors_and_products() -> None:
+    """Beside them the first one reads the ids and hashes of all items."""
+    many = USUAL._replace(items=100_000_000)
+    one, four, eight = (
+        seconds(Stage.release, many, config=with_overrides(CONFIG, [f"release.workers={workers}"]))
+        for workers in (1, 4, 8)
+    )
+    shared = 8 * (four - eight)
+    assert one - four == pytest.approx(0.75 * shared - 2 * 100_000_000 * 43 / 1.25e8)
+
+
 def test_machines_of_validate_share_the_history_and_nothing_else() -> None:
     """Of it the first one also reads what the others have found; without one they only write and read keys."""
     year = USUAL._replace(rows=(50_000_000,), earlier=2_550_000_000)

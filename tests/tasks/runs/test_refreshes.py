@@ -122,12 +122,12 @@ def test_rows_of_a_branch_are_known_when_it_is_named_and_replace_older_versions(
 def test_the_settings_are_those_of_the_model_and_only_the_place_is_new(store, released):
     ingest_feed(store, "2021-01")
     changed = ("infer.batch_sequences=7", "train.epochs=9", "retry.attempts=5")
-    now = small_config(*changed, "infer.workers=3", "validate.workers=3")
+    now = small_config(*changed, "infer.workers=3", "validate.workers=3", "release.workers=3")
     config = plan_refresh(store, now).plan.config
     made_with = small_config()
     assert (config.infer.batch_sequences, config.train) == (made_with.infer.batch_sequences, made_with.train)
     assert (config.infer.workers, config.retry.attempts) == (3, 5)
-    assert config.validate_.workers == 1, "others would have no rows to compare"
+    assert config.validate_.workers == config.release.workers == 1, "others would have little to do"
 
 
 ON_BATCH = (

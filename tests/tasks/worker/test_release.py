@@ -13,12 +13,14 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from configs.schema.config import Config
+from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit, open_folder, read_manifest
 from tasks.contracts.jobs import EvaluateInputs, ReleaseInputs
-from tasks.contracts.outcomes import ReleaseOutcome
+from tasks.contracts.outcomes import ReleaseOutcome, StageResult
 from tasks.contracts.references import ModelRef, ReleasedRef
 from tasks.contracts.search import Changes
+from tasks.contracts.workspace import RESULT, SHARE, SPEC
 from tasks.data.rows import partition_of
 from tasks.foundation.errors import CodeError, ConfigError, StageError, StoreError
 from tasks.worker import evaluate, release
@@ -29,6 +31,7 @@ from tasks.worker.search.consumer import Encoded, Given, encode_apart
 from tasks.worker.search.index import Index
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tests.support.fakes.own_process import encode_here
+from tests.support.fakes.stand_ins import Heard
 from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
@@ -77,7 +80,14 @@ class Released:
     def release(
         self, before: ReleasedRef | None = None, apart: bool = False, model_sha256: str | None = None
     ) -> ReleaseOutcome:
-        inputs = ReleaseInputs(
+        inputs = self.inputs(before, model_sha256)
+        with pytest.MonkeyPatch.context() as patch:
+            if not apart:
+                encode_here(patch)
+            return release.release(make_job(self.store, self.config, inputs))
+
+    def inputs(self, before: ReleasedRef | None = None, model_sha256: str | None = None) -> ReleaseInputs:
+        return ReleaseInputs(
             model=self.model,
             vectors=self.vectors.prefix,
             catalogue=self.catalogue,
@@ -85,10 +95,17 @@ class Released:
             before=before,
             model_sha256=model_sha256,
         )
-        with pytest.MonkeyPatch.context() as patch:
-            if not apart:
-                encode_here(patch)
-            return release.run(make_job(self.store, self.config, inputs))
+
+    @property
+    def reference(self) -> ReleasedRef:
+        return ReleasedRef(
+            number=1,
+            model_version=self.model.version,
+            model_prefix=self.outcome.model,
+            vectors_prefix=self.vectors.prefix,
+            model_sha256=read_manifest(self.store, self.outcome.model).sha256,
+            vectors_sha256=read_manifest(self.store, self.vectors.prefix).sha256,
+        )
 
     @property
     def folder(self) -> str:
@@ -257,11 +274,11 @@ def test_the_release_has_the_recall_that_the_gates_judge(tmp_path: Path, monkeyp
     judging = EvaluateInputs(rows=(held,), catalogue=catalogue, challenger=model, champion=None)
     releasing = ReleaseInputs(model=model, vectors=vectors, catalogue=catalogue, rows=(held,))
     judged = evaluate.run(make_job(store, config, judging))
-    released = release.run(make_job(store, config, releasing))
+    released = release.release(make_job(store, config, releasing))
     assert judged.holdout_pairs == released.queries > 0
     assert {name: judged.challenger[name] for name in released.metrics} == pytest.approx(released.metrics)
     monkeypatch.setattr("tasks.worker.search.consumer.other_relevant", lambda *_: None)
-    assert release.run(make_job(store, config, releasing)).metrics["mrr@10"] < released.metrics["mrr@10"] - 0.1
+    assert release.release(make_job(store, config, releasing)).metrics["mrr@10"] < released.metrics["mrr@10"] - 0.1
 
 
 def test_a_query_gets_no_feature_that_training_gave_to_items_alone(releases):
@@ -275,15 +292,7 @@ def test_a_query_gets_no_feature_that_training_gave_to_items_alone(releases):
 
 def test_a_release_is_compared_with_the_one_before(releases):
     made: Released = releases("mean")
-    earlier = ReleasedRef(
-        number=1,
-        model_version=made.model.version,
-        model_prefix=made.outcome.model,
-        vectors_prefix=made.vectors.prefix,
-        model_sha256=read_manifest(made.store, made.outcome.model).sha256,
-        vectors_sha256=read_manifest(made.store, made.vectors.prefix).sha256,
-    )
-    outcome = made.release(before=earlier)
+    outcome = made.release(before=made.reference)
     assert outcome.before == 1
     assert outcome.shared is not None
     assert (outcome.shared.items, outcome.shared.queries) == (70, outcome.queries)
@@ -293,8 +302,25 @@ def test_a_release_is_compared_with_the_one_before(releases):
     assert (changes.items_before, changes.items_after, changes.new_items, changes.gone_items) == (70, 70, 0, 0)
     assert changes.same_item_cosine == pytest.approx(1.0, abs=1e-5)
     assert (changes.overlap_at_10, changes.wins, changes.losses) == (1.0, (), ())
-    gone = made.release(before=earlier.model_copy(update={"vectors_prefix": "vectors/pruned"}))
+    gone = made.release(before=made.reference.model_copy(update={"vectors_prefix": "vectors/pruned"}))
     assert (gone.metrics, gone.shared, gone.changes) == (made.outcome.metrics, None, None)
+
+
+def test_several_workers_release_what_one_releases(releases, tmp_path: Path) -> None:
+    made: Released = releases("mean")
+    store = DirectoryStore(shutil.copytree(made.store.path(""), tmp_path / "workspace"))
+    inputs = made.inputs(before=made.reference)
+    alone = release.release(make_job(store, made.config, inputs, "alone"))
+    spec = make_job(store, made.config, inputs, "together").spec.model_copy(update={"workers": 3})
+    store.write(SPEC.of(spec), spec.to_json())
+    LocalRunner(store).run(spec, Heard(), tries=1)
+    outcome = StageResult.model_validate_json(store.read(RESULT.of(spec))).outcome
+    assert isinstance(outcome, ReleaseOutcome)
+    assert outcome.model_copy(update={"changes": alone.changes}) == alone
+    assert alone.changes is not None
+    assert outcome.changes is not None
+    assert store.read(outcome.changes) == store.read(alone.changes)
+    assert store.list(SHARE.within(run="together", stage="release"))
 
 
 def test_a_release_before_whose_code_is_not_to_be_trusted_is_not_opened(releases, tmp_path: Path, capfd):
@@ -436,7 +462,7 @@ def test_vectors_of_another_catalogue_are_refused(unreleased: Released, tmp_path
     other = make_catalogue(unreleased.store, unreleased.config, rows)
     inputs = ReleaseInputs(model=unreleased.model, vectors=unreleased.vectors.prefix, catalogue=other)
     with pytest.raises(CodeError, match=rf"{other.prefix}.*nothing"):
-        release.run(make_job(unreleased.store, unreleased.config, inputs))
+        release.release(make_job(unreleased.store, unreleased.config, inputs))
     assert not unreleased.store.list("models")
 
 

@@ -80,7 +80,7 @@ def test_an_own_release_with_a_narrower_embedding_is_that_of_step_0(tmp_path: Pa
         catalogue=make_catalogue(store, config, rows),
         rows=with_held(store, config, rows),
     )
-    folder = store.local(release.run(make_job(store, config, inputs)).model)
+    folder = store.local(release.release(make_job(store, config, inputs)).model)
     assert_untrained_is_step_0(store, begin(folder, "lineage=again"), rows)
 
 

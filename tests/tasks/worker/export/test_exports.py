@@ -94,7 +94,7 @@ class Trained:
         )
         with pytest.MonkeyPatch.context() as patch:
             encode_here(patch)
-            return release.run(make_job(self.store, config, inputs))
+            return release.release(make_job(self.store, config, inputs))
 
     @property
     def items(self) -> pa.Table:
@@ -208,7 +208,7 @@ def test_a_model_that_was_released_before_keeps_its_exports(trained: Trained) ->
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         encode_here(patch)
-        again = release.run(make_job(trained.store, trained.config, inputs))
+        again = release.release(make_job(trained.store, trained.config, inputs))
     assert (again.model_sha256, again.exports) == (trained.outcome.model_sha256, ())
     assert all((trained.store.local(again.model) / FOLDER / kind / ABOUT).is_file() for kind in KINDS)
 

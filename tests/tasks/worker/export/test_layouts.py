@@ -164,7 +164,7 @@ def released(store: DirectoryStore, config: Config, rows: RowsRef, trained: Trai
         catalogue=make_catalogue(store, config, rows),
         rows=with_held(store, config, rows),
     )
-    outcome = release.run(make_job(store, config, inputs))
+    outcome = release.release(make_job(store, config, inputs))
     assert outcome.min_cosine > 0.9999
     assert outcome.min_query_cosine is not None
     assert outcome.min_query_cosine > 0.9999

@@ -15,11 +15,13 @@ from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.foundation.errors import CodeError
 from tasks.judging.golden_set import store_golden_set
+from tasks.worker.process import shared_work
 from tasks.worker.process.cores import Cores
 from tasks.worker.process.job import Job, PhaseClock, Rank
-from tasks.worker.rows import duplicates, shares
+from tasks.worker.process.shared_work import divide
+from tasks.worker.rows import duplicates
 from tasks.worker.rows.duplicates import LeftOut, find_sides
-from tasks.worker.rows.shares import answer, asking, divide
+from tasks.worker.rows.shares import answer, asking
 from tests.support.cloud.s3 import S3Server
 from tests.support.workspace.jobs import commit_rows, tiny_config
 
@@ -30,7 +32,8 @@ Found = tuple[tuple[RowsRef, ...], tuple[LeftOut, ...]]
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(shared_work, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(shared_work, "GRACE_SECONDS", 0.05)
 
 
 def rows_of(draw: random.Random, span: str, count: int) -> pa.Table:
@@ -159,7 +162,7 @@ def test_a_lost_workers_share_is_taken_by_another(tmp_path: Path, monkeypatch: p
     """It has found its rows, and dies before it has written them."""
     lineage = Lineage(tmp_path, 6, window=1)
     alone = lineage.alone()
-    real, lost, died = shares.commit, threading.Event(), list[str]()
+    real, lost, died = shared_work.commit, threading.Event(), list[str]()
 
     def commit(store: Store, prefix: str, *rest: object) -> object:
         if threading.current_thread() is not threading.main_thread() and not lost.is_set():
@@ -168,7 +171,7 @@ def test_a_lost_workers_share_is_taken_by_another(tmp_path: Path, monkeypatch: p
         assert lost.wait(60)
         return real(store, prefix, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(shares, "commit", commit)
+    monkeypatch.setattr(shared_work, "commit", commit)
 
     def die() -> None:
         with pytest.raises(Dead):
@@ -185,10 +188,10 @@ def test_a_lost_workers_share_is_taken_by_another(tmp_path: Path, monkeypatch: p
 def test_a_twin_and_a_later_attempt_change_nothing(tmp_path: Path) -> None:
     lineage = Lineage(tmp_path, 7, window=1)
     first = lineage.first(lineage.job(0, 2))
-    before = {key: lineage.store.read(key) for key in lineage.store.list("runs/by-2/validate/met")}
+    before = {key: lineage.store.read(key) for key in lineage.store.list("runs/by-2/validate/shares")}
     assert lineage.first(lineage.job(0, 2), "twin") == first
     assert lineage.first(lineage.job(0, 2, attempt=2), "later") == first
-    after = {key: lineage.store.read(key) for key in lineage.store.list("runs/by-2/validate/met")}
+    after = {key: lineage.store.read(key) for key in lineage.store.list("runs/by-2/validate/shares")}
     assert {key: content for key, content in after.items() if not key.endswith(".lease")} == {
         key: content for key, content in before.items() if not key.endswith(".lease")
     }
@@ -197,7 +200,7 @@ def test_a_twin_and_a_later_attempt_change_nothing(tmp_path: Path) -> None:
 def test_a_damaged_share_is_done_again(tmp_path: Path) -> None:
     lineage = Lineage(tmp_path, 8, window=1)
     first = lineage.first(lineage.job(0, 2))
-    damaged = [key for key in lineage.store.list("runs/by-2/validate/met") if key.endswith(".parquet")]
+    damaged = [key for key in lineage.store.list("runs/by-2/validate/shares") if key.endswith(".parquet")]
     lineage.store.path(damaged[0]).write_bytes(b"no Parquet")
     assert lineage.first(lineage.job(0, 2, attempt=2), "again") == first
     assert lineage.store.list("quarantine")
@@ -212,7 +215,7 @@ def test_others_leave_once_the_first_worker_has_failed(tmp_path: Path) -> None:
 
 
 def test_others_leave_without_a_sign_of_the_first_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(shared_work, "PATIENCE_SECONDS", 0.1)
     end(helped([Lineage(tmp_path, 10, spans=2, window=1).job(1, 2)]))
 
 
@@ -238,7 +241,7 @@ def test_earlier_rows_that_are_like_none_make_empty_shares(tmp_path: Path) -> No
     lineage = Lineage(tmp_path, 13, spans=3, window=1, golden=False)
     lineage.window = [commit_rows(lineage.store, "2026-W30", others(rows_of(random.Random(0), "x", 40)), tmp_path)]
     assert lineage.first(lineage.job(0, 2)) == lineage.alone()
-    assert not [key for key in lineage.store.list("runs/by-2/validate/met") if key.endswith(".parquet")]
+    assert not [key for key in lineage.store.list("runs/by-2/validate/shares") if key.endswith(".parquet")]
 
 
 def others(rows: pa.Table) -> pa.Table:

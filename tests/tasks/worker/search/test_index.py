@@ -37,6 +37,7 @@ def write(folder: Path, matrix: np.ndarray, half: bool = False) -> DirectoryStor
                 "item_id": pa.array([f"i{row}" for row in range(start, start + rows)], pa.string()),
                 "text": pa.array([f"text {row}" for row in range(start, start + rows)], pa.string()),
                 "vector": pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1), kind), WIDTH),
+                "content_sha256": pa.array([f"hash {row}" for row in range(start, start + rows)], pa.string()),
             }
         )
         pq.write_table(table, source / f"part-{number:05d}.parquet", row_group_size=16)

@@ -75,7 +75,7 @@ class World:
         )
         with pytest.MonkeyPatch.context() as patch:
             encode_here(patch)
-            return release.run(make_job(self.store, CONFIG, inputs))
+            return release.release(make_job(self.store, CONFIG, inputs))
 
     def refreshed(self, unsearched: int = 0) -> ReleaseOutcome:
         return self.released(*self.after, self.carried.model_copy(update={"unsearched": unsearched}))

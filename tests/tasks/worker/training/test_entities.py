@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     inputs = ReleaseInputs(model=model, vectors=vectors, catalogue=catalogue, rows=with_held(store, config, rows))
     with pytest.MonkeyPatch.context() as patch:
         encode_here(patch)
-        outcome = release.run(make_job(store, config, inputs))
+        outcome = release.release(make_job(store, config, inputs))
     folder, manifest = open_folder(store, vectors, "vectors")
     items = pa.concat_tables([pq.read_table(folder / entry.name) for entry in manifest.files])
     of_rows = [all_rows(store, [rows], config)[name].to_pylist() for name in ("item_id", "locale")]

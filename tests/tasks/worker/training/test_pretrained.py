@@ -104,7 +104,7 @@ def test_a_folder_is_trained_released_and_begun_with_again(
         catalogue=make_catalogue(store, config, rows),
         rows=with_held(store, config, rows),
     )
-    folder = store.local(release.run(make_job(store, config, inputs)).model)
+    folder = store.local(release.release(make_job(store, config, inputs)).model)
     card = (folder / "README.md").read_text()
     assert "first 8, 12 numbers" in card
     assert all(f"`{prompt}`" in card for prompt in KINDS[kind].prompts.values())
@@ -140,7 +140,7 @@ def test_features_cross_with_the_vector_after_the_dense_layers(
         catalogue=make_catalogue(store, config, rows),
         rows=with_held(store, config, rows),
     )
-    assert release.run(make_job(store, config, inputs)).min_cosine > 0.9999
+    assert release.release(make_job(store, config, inputs)).min_cosine > 0.9999
 
 
 def test_a_lineage_goes_on_without_its_folder_and_keeps_its_prompts(folder_of: Callable[[str], Path], tmp_path: Path):
