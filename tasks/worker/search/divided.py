@@ -170,7 +170,8 @@ class VectorShares:
         first, end = asked.starts[number : number + 2]
         given = _arrays(arrays)
         if asked.wanted == "nearest":
-            scan = Scan(**{name: given.get(name) for name in Scan._fields} | {"k": int(given["k"])})
+            fields: dict[str, Any] = {"limits": None, "below": None} | given | {"k": int(given["k"])}
+            scan = Scan(**fields)
             np.savez_compressed(folder / _ARRAYS, **index.scan(scan.part(first, end))._asdict())
             return
         places = given["places"]
