@@ -22,6 +22,7 @@ from infra.store.manifest import (
     read_fact,
     read_manifest,
 )
+from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.search import ListedItem
 from tasks.contracts.workspace import ASKED_FOLDER
 from tasks.data.layers import layers_of
@@ -62,7 +63,9 @@ class DividedIndex(Index):
         Raises:
             MissingFolder, CorruptFolder: as of `Index`.
         """
-        self._job, self._asking = job, asked
+        inputs = job.spec.inputs
+        assert isinstance(inputs, ReleaseInputs)
+        self._job, self._inputs, self._asking = job, inputs, asked
         manifest = read_manifest(job.store, prefix)
         expect_manifest(job.store, prefix, manifest, sha256)
         expect_vectors(job.store, prefix, manifest, model_version)
@@ -87,7 +90,8 @@ class DividedIndex(Index):
             (folder / _QUESTION).write_bytes(self._of.model_copy(update={"wanted": wanted}).to_json())
             np.savez_compressed(folder / _ARRAYS, **arrays)  # type: ignore[arg-type]
             key = ASKED_FOLDER.of(self._job.spec, folder=wanted)
-            question = Question(folder=commit_by_content(store, key, folder, _KIND, {"of": [self._of.prefix]}))
+            made_of = [self._of.prefix, *(ref.prefix for ref in self._inputs.rows)]  # vectors of their queries, too
+            question = Question(folder=commit_by_content(store, key, folder, _KIND, {"of": made_of}))
         self._asking.ask(question)
         return [open_file(store, of, manifest, name) for of, manifest in self._asking.answers(question)]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infra.store.manifest import CorruptFolder
+from infra.store.manifest import CorruptFolder, read_manifest
 from tasks.contracts.jobs import ReleaseInputs
-from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef
-from tasks.contracts.workspace import SHARE
+from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef, SpanRef
+from tasks.contracts.workspace import ASKED_FOLDER, SHARE
 from tasks.worker.process import shared_work
 from tasks.worker.process.job import Job, Rank
 from tasks.worker.process.shared_work import answer, asking
@@ -23,6 +23,7 @@ from tests.support.workspace.jobs import make_job, tiny_config
 from tests.tasks.worker.search.test_index import MODEL, PREFIX, SHARDS, WIDTH, write
 
 QUERIES = 40
+ROWS = RowsRef(span=SpanRef(name="2026-01", version=1), prefix="runs/r/validate/rows/2026-01", rows=QUERIES)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ class Searches:
     def job(self, child: int, workers: int) -> Job:
         checkpoint = CheckpointRef(prefix="lineages/main/step-00000001", step=1, sha256="0" * 64)
         inputs = ReleaseInputs(
-            model=ModelRef(checkpoint=checkpoint, version=MODEL), vectors=PREFIX, rows=(), metrics={},
+            model=ModelRef(checkpoint=checkpoint, version=MODEL), vectors=PREFIX, rows=(ROWS,), metrics={},
             catalogue=CatalogueRef(prefix="catalogues/c", items=1, partitions=4, sha256="0" * 64),
         )  # fmt: skip
         return make_job(self.store, tiny_config(), inputs, f"by-{workers}", rank=Rank(0, 1, 0, 1, child, workers))
@@ -153,6 +154,18 @@ def test_a_later_attempt_takes_the_shares_that_are_done(searches: Searches, monk
     with searches.index(2) as index:
         same(searches.found(index), first)
     assert searches.store.list(SHARE.within(run="by-2", stage="release"))
+
+
+def test_questions_name_the_rows_and_vectors_they_are_made_of(searches: Searches) -> None:
+    """So an erasure of a row takes the vector of its query too."""
+    with searches.index(2) as index:
+        searches.found(index)
+    questions = {
+        key.rpartition("/")[0] for key in searches.store.list(ASKED_FOLDER.within(run="by-2", stage="release"))
+    }
+    asked = [key for key in questions if "/asked/" in key]
+    assert len(asked) == 3
+    assert all(read_manifest(searches.store, key).facts["of"] == [PREFIX, ROWS.prefix] for key in asked)
 
 
 def test_a_damaged_shard_is_the_first_workers_to_report(searches: Searches) -> None:
