@@ -210,8 +210,7 @@ def open_files(store: Store, prefix: str, kind: str, some: Collection[FileEntry]
     """
     files = open_manifest(store, prefix, kind).files if some is None else some
     places = [
-        (prefix, entry.name) if entry.at is None else (_folder_of(entry.at), entry.at.rpartition("/")[2])
-        for entry in files
+        (prefix, entry.name) if entry.at is None else (_folder_of(entry.at), _name_of(entry.at)) for entry in files
     ]
     needed: dict[str, dict[str, str]] = {}
     for (folder, name), entry in zip(places, files, strict=True):
@@ -251,6 +250,10 @@ def open_entry(store: Store, prefix: str, entry: FileEntry) -> Path:
 
 def _folder_of(key: str) -> str:
     return key.rpartition("/")[0]
+
+
+def _name_of(key: str) -> str:
+    return key.rpartition("/")[2]
 
 
 def open_manifest(store: Store, prefix: str, kind: str) -> Manifest:
@@ -344,15 +347,21 @@ READ_BYTES = 64 * 2**20  # in one turn, unless that takes more than MOST_TURNS; 
 MOST_TURNS = 32  # turns in which each file is read once: a day and a third of hourly refreshes
 
 
+def turns_of(total: int) -> int:
+    """Return the number of turns in which files of so many bytes are read once, a power of two."""
+    turns = 1
+    while turns < MOST_TURNS and turns * READ_BYTES < total:
+        turns *= 2
+    return turns
+
+
 def in_turn(files: Sequence[FileEntry], turn: int) -> list[FileEntry]:
     """Return the files whose bytes are compared in this turn; of 32 turns in a row, each file is in at least one.
 
     The number of turns is a power of two and a file's place follows from its name, so this holds while the folder
     grows.
     """
-    turns, total = 1, sum(entry.bytes for entry in files)
-    while turns < MOST_TURNS and turns * READ_BYTES < total:
-        turns *= 2
+    turns = turns_of(sum(entry.bytes for entry in files))
     return [entry for entry in files if zlib.crc32(entry.name.encode()) % turns == turn % turns]
 
 
@@ -369,9 +378,15 @@ def find_damage(store: Store, prefix: str, manifest: Manifest, read: Collection[
             found[entry.name] = f"{store.uri}/{key} is gone"
         elif size != entry.bytes:
             found[entry.name] = f"{store.uri}/{key} has {size} bytes instead of {entry.bytes}"
+    folders: dict[str, list[FileEntry]] = {}
     for entry in read:
-        if entry.name not in found and not _as_written(store, prefix, entry):
-            found[entry.name] = f"{store.uri}/{entry.key(prefix)} does not match its checksum"
+        if entry.name not in found:
+            folders.setdefault(_folder_of(entry.key(prefix)), []).append(entry)
+    for folder, entries in folders.items():
+        here = store.local(folder, {_name_of(entry.key(prefix)) for entry in entries})
+        for entry in entries:
+            if not _as_written(store, entry.key(prefix), entry, here / _name_of(entry.key(prefix))):
+                found[entry.name] = f"{store.uri}/{entry.key(prefix)} does not match its checksum"
     return found
 
 
@@ -438,9 +453,7 @@ def _lost(store: Store, prefix: str) -> bool:
         return True
 
 
-def _as_written(store: Store, prefix: str, entry: FileEntry) -> bool:
-    key = entry.key(prefix)
-    here = store.local(key)
+def _as_written(store: Store, key: str, entry: FileEntry, here: Path) -> bool:
     if here.is_file() and sha256_of(here) == entry.sha256:
         return True
     try:  # this machine's copy of it may be damaged, which is no damage to the workspace

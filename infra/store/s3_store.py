@@ -32,7 +32,7 @@ from infra.store.aws import (
 )
 from infra.store.base import Conflict, Holder, Lock, manifests_apart
 from infra.store.lease import TTL_SECONDS, LostLease, hold, look
-from infra.store.s3_transfers import AT_ONCE, CUT_OFF, Object, ObjectStream, mirror_of, upload
+from infra.store.s3_transfers import AT_ONCE, CUT_OFF, Listed, Object, ObjectStream, mirror_of, upload
 from tasks.foundation.clock import sleep
 from tasks.foundation.errors import ConfigError, StoreError
 
@@ -79,7 +79,8 @@ class S3Store:
         return found[0]
 
     def exists(self, key: str) -> bool:
-        return self._object(key) is not None
+        # A HEAD request can't tell a missing bucket from a missing object; a GET can.
+        return self._object(key) is not None or (bool(PurePosixPath(key).parts) and self._get(key) is not None)
 
     def list(self, prefix: str) -> list[str]:
         """Return all keys below the folder `prefix`, sorted."""
@@ -162,7 +163,8 @@ class S3Store:
             self._transfer(
                 key,
                 lambda manager: [
-                    manager.download(self._bucket, self._raw(found.key), str(path)) for path, found in stale.items()
+                    manager.download(self._bucket, self._raw(found.key), str(path), subscribers=[Listed(found)])
+                    for path, found in stale.items()
                 ],
             )
 
@@ -302,11 +304,21 @@ class S3Store:
         return True
 
     def _object(self, key: str) -> Object | None:
-        """Return the object of exactly this name, by a listing: a HEAD request can't report a missing bucket."""
-        full = self._full(key)
+        """Return the object of exactly this name; None if there is none, or no bucket.
+
+        By a HEAD request, which costs a twelfth of a listing. Other failures than 404 are left to a listing, since only
+        that says in its body what is wrong.
+        """
         if not PurePosixPath(key).parts:
             return None
+        full = self._full(key)
         with self._explained(key):
+            try:
+                said = self._client.head_object(Bucket=self._bucket, Key=full)
+                return Object(key, said["ContentLength"], said["ETag"], said["LastModified"])
+            except ClientError as error:
+                if code_of(error) in MISSING:
+                    return None
             reply = self._client.list_objects_v2(Bucket=self._bucket, Prefix=full, MaxKeys=1)
         first = next(iter(reply.get("Contents", ())), None)
         return self._listed(first) if first and first["Key"] == full else None

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from botocore.exceptions import FlexibleChecksumError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
+from s3transfer.futures import TransferFuture
+from s3transfer.subscribers import BaseSubscriber
 
 from infra.store.kept_copies import keep, take
 from infra.store.temporary import DOWNLOADS, claim_folder
@@ -138,6 +140,18 @@ class Object(NamedTuple):
     bytes: int
     etag: str
     modified: dt.datetime  # in UTC
+
+
+class Listed(BaseSubscriber):
+    """Tells a download what the listing said, so that no request asks for it again."""
+
+    def __init__(self, found: Object) -> None:
+        self._found = found
+
+    def on_queued(self, future: TransferFuture, **_: Any) -> None:
+        meta: Any = future.meta  # by its type it may be None
+        meta.provide_transfer_size(self._found.bytes)
+        meta.provide_object_etag(self._found.etag)
 
 
 class Mirror:

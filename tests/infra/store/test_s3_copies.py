@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.manifest import FileEntry, open_files, seal
+from infra.store.manifest import FileEntry, find_damage, open_files, seal
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import FailureClass, StoreError, classify
 from tests.support.cloud.s3 import BASE, Fault, S3Server, bucket_of
+from tests.support.fakes.fake_runner import commit_files
 from tests.support.workspace.stores import everything_below
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -98,9 +99,18 @@ def test_a_manifest_that_names_one_file_of_a_release_downloads_no_other(store: S
     assert downloads(s3) == ["new/1", "new/MANIFEST.json", "old/0"]
 
 
+def test_a_check_of_bytes_costs_two_listings_and_a_request_for_each_object(store: S3Store, s3: S3Server) -> None:
+    """The listings say sizes and ETags, so that no HEAD asks for them again."""
+    manifest = commit_files(store, "a", {f"part-{number}.parquet": f"rows {number}" for number in range(9)}, "vectors")
+    s3.requests.clear()
+    assert find_damage(store, "a", manifest, manifest.files) == {}
+    assert len(s3.requests) == 9 + 2
+    assert downloads(s3) == [f"a/{entry.name}" for entry in manifest.files]
+
+
 def test_an_object_removed_while_it_is_copied_is_a_store_error(store: S3Store, s3: S3Server) -> None:
     store.write("a/1", b"one")
-    s3.faults = [Fault("HEAD", 404, "NoSuchKey", about="a/1")]
+    s3.faults = [Fault("GET", 404, "NoSuchKey", about="a/1")]
     with pytest.raises(StoreError, match="a/1") as caught:
         store.local("a/1")
     assert classify(caught.value) is FailureClass.STORE
