@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from configs.load import load_config
 from configs.schema.config import Config
+from infra.store.manifest import turns_of
 from tasks.contracts.costs import StageCost
 from tasks.contracts.stages import Stage
 from tasks.laboratory.encoding_time import Known, Load
@@ -49,7 +50,10 @@ PIECE_BYTES = 8 * 2**20  # part of an upload; a download is one request a file
 REQUESTS_OF_A_SPAN = {Stage.validate: 25, Stage.evaluate: 4}
 REQUESTS_OF_A_STAGE = 100
 REQUESTS_OF_A_PARTITION, REQUESTS_OF_A_WORKER = 10, 3  # infer's: docs/benchmarks.md
-REQUESTS_OF_A_REFRESH = 416  # docs/benchmarks.md
+# A refresh's: counted 2026-11-30 with one and with 29 changed partitions. It also reads some files to check them.
+REQUESTS_OF_A_REFRESH, REQUESTS_OF_A_CHANGE = 340, 33
+PUTS_OF_A_REFRESH, PUTS_OF_A_CHANGE = 46, 6
+REQUEST_SECONDS = 0.015  # assumed; those of a partition come one after another
 PUT, GET = 5e-6, 4e-7  # dollars a request; half of all are taken to be PUT or LIST
 GB_MONTH, WEEKS_OF_A_MONTH = 0.023, 52 / 12
 ALWAYS = (("NAT gateway, orchestrator, logs and images", 8.50 + 7.70 + 1.20),)
@@ -97,7 +101,7 @@ class Size(NamedTuple):
 FOUR = ("train.workers=128", "infer.workers=128", "train.batch_rows=8192", "train.sequences=6144")
 WORKERS = (1, 2, 4, 8)  # machines of validate in a table of its own
 WHOLE = Size(10_000_000)  # shown with each stage, the others with the sums alone
-SIZES = (Size(100_000), WHOLE, Size(100_000_000, FOUR))
+SIZES = (Size(100_000), WHOLE, Size(100_000_000, (*FOUR, "infer.shard_rows=131072")))
 
 
 class Line(NamedTuple):
@@ -130,14 +134,7 @@ def week(size: Size, number: int) -> list[Line]:
         items=size.items, text_tokens=TOKENS, earlier=earlier,
     )  # fmt: skip
     lines = [_stage(config, cost, load, size, number) for cost in stage_costs(Known(Past((), {})), config, Stage, load)]
-    refresh, changed = on_cpu(round(size.items * CHANGED_AN_HOUR)), size.items * CHANGED_AN_HOUR
-    hours = 24 * 7
-    requests = hours * REQUESTS_OF_A_REFRESH
-    dollars = hours * refresh.dollars + _of_requests(requests)
-    lines.append(
-        Line(f"{hours} refreshes", "1 x m7i.2xlarge", hours * refresh.seconds, None, hours * changed * VECTOR_BYTES * 2,
-             requests, dollars, dollars)
-    )  # fmt: skip
+    lines.append(_refreshes(config, size))
     kept = (
         number * size.rows * (2 * ROW_BYTES + MADE_BYTES)
         + KEPT_RELEASES * (size.items * (VECTOR_BYTES + ITEM_BYTES) + size.rows * TOKEN_BYTES + CHECKPOINT_BYTES)
@@ -150,6 +147,27 @@ def week(size: Size, number: int) -> list[Line]:
     used = " and ".join(dict.fromkeys(line.machines for line in lines[: len(Stage)]))
     lines.insert(len(Stage), run._replace(name=SUMS[0], machines=used))
     return [*lines, whole._replace(name=SUMS[1], seconds=None)]
+
+
+def _refreshes(config: Config, size: Size) -> Line:
+    """Return the line of the hourly refreshes of a week."""
+    hours, items, partitions = 24 * 7, size.items * CHANGED_AN_HOUR, _partitions(config, size)
+    changed = partitions * (1 - math.exp(-items / partitions))  # expected, of items by chance
+    compared = sum(partitions / turns_of(round(size.items * each)) for each in (VECTOR_BYTES, ITEM_BYTES))
+    requests = REQUESTS_OF_A_REFRESH + REQUESTS_OF_A_CHANGE * changed + compared
+    puts = PUTS_OF_A_REFRESH + PUTS_OF_A_CHANGE * changed
+    refresh = on_cpu(round(items))
+    seconds = refresh.seconds + REQUESTS_OF_A_CHANGE * changed * REQUEST_SECONDS
+    dollars = refresh.dollars * seconds / refresh.seconds + puts * PUT + (requests - puts) * GET
+    written = items * VECTOR_BYTES * 2 + size.items * ITEM_BYTES * changed / partitions  # of the catalogue whole ones
+    return Line(
+        f"{hours} refreshes", "1 x m7i.2xlarge", hours * seconds, None, hours * written, hours * requests,
+        hours * dollars, hours * dollars,
+    )  # fmt: skip
+
+
+def _partitions(config: Config, size: Size) -> int:
+    return int(2 ** math.ceil(math.log2(max(1, size.items / config.infer.shard_rows))))
 
 
 def _sum(lines: list[Line]) -> Line:
@@ -167,7 +185,7 @@ def _stage(config: Config, cost: StageCost, load: Load, size: Size, number: int)
     assert cost.price is not None
     seconds = cost.seconds - cost.phases.compiling
     read, written = _bytes(stage, load, size)
-    partitions = 2 ** math.ceil(math.log2(max(1, size.items / config.infer.shard_rows)))
+    partitions = _partitions(config, size)
     requests = REQUESTS_OF_A_STAGE + REQUESTS_OF_A_SPAN.get(stage, 0) * (number - 1) + written / PIECE_BYTES
     match stage:
         case Stage.infer:
