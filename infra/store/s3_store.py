@@ -307,7 +307,7 @@ class S3Store:
         """Return the object of exactly this name; None if there is none, or no bucket.
 
         By a HEAD request, which costs a twelfth of a listing. Other failures than 404 are left to a listing, since only
-        that says in its body what is wrong.
+        that says in its body how it was refused.
         """
         if not PurePosixPath(key).parts:
             return None

@@ -143,7 +143,7 @@ class Object(NamedTuple):
 
 
 class Listed(BaseSubscriber):
-    """Tells a download what the listing said, so that no request asks for it again."""
+    """Tells a download the size and ETag of a listing, so that no request asks for them again."""
 
     def __init__(self, found: Object) -> None:
         self._found = found

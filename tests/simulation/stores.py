@@ -101,7 +101,8 @@ class Client:
         found = self._found(Key, "HeadObject")
         date = dt.datetime.fromtimestamp(START + self.objects.time, dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
         headers = {"HTTPHeaders": {"date": date}}
-        return {"ResponseMetadata": headers, "LastModified": _date(found.at)}
+        said = {"ContentLength": len(found.data), "ETag": found.tag, "LastModified": _date(found.at)}
+        return said | {"ResponseMetadata": headers}
 
     def list_objects_v2(self, Bucket: str, Prefix: str, MaxKeys: int) -> dict[str, Any]:  # noqa: N803
         self.objects.turn("list", Prefix)
