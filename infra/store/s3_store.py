@@ -79,8 +79,7 @@ class S3Store:
         return found[0]
 
     def exists(self, key: str) -> bool:
-        # A HEAD request can't tell a missing bucket from a missing object; a GET can.
-        return self._object(key) is not None or (bool(PurePosixPath(key).parts) and self._get(key) is not None)
+        return self._object(key, alone=True) is not None
 
     def list(self, prefix: str) -> list[str]:
         """Return all keys below the folder `prefix`, sorted."""
@@ -303,11 +302,14 @@ class S3Store:
                 return found is not None and (found[0], found[2]) == (data, write_id)
         return True
 
-    def _object(self, key: str) -> Object | None:
-        """Return the object of exactly this name; None if there is none, or no bucket.
+    def _object(self, key: str, alone: bool = False) -> Object | None:
+        """Return the object of exactly this name; None if there is none.
 
         By a HEAD request, which costs a twelfth of a listing. Other failures than 404 are left to a listing, since only
         that says in its body how it was refused.
+
+        Args:
+            alone: no listing of a folder follows, which would notice that the bucket is missing: a GET tells that.
         """
         if not PurePosixPath(key).parts:
             return None
@@ -317,7 +319,7 @@ class S3Store:
                 said = self._client.head_object(Bucket=self._bucket, Key=full)
                 return Object(key, said["ContentLength"], said["ETag"], said["LastModified"])
             except ClientError as error:
-                if code_of(error) in MISSING:
+                if code_of(error) in MISSING and (not alone or self._get(key) is None):
                     return None
             reply = self._client.list_objects_v2(Bucket=self._bucket, Prefix=full, MaxKeys=1)
         first = next(iter(reply.get("Contents", ())), None)

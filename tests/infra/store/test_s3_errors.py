@@ -33,6 +33,13 @@ REFUSALS: dict[str, tuple[Fault, type[StageError], str]] = {
 }
 
 
+def test_who_may_list_a_folder_and_read_nothing_there_knows_what_exists(store: S3Store, s3: S3Server) -> None:
+    store.write("a", b"bytes")
+    for key, there in (("a", True), ("b", False)):
+        s3.faults = [Fault("HEAD", 403, "AccessDenied"), Fault("GET", 403, "AccessDenied", about=f"/{key}?")]
+        assert store.exists(key) is there
+
+
 @pytest.mark.parametrize(("fault", "error", "message"), REFUSALS.values(), ids=REFUSALS)
 @pytest.mark.parametrize(
     "ask",
