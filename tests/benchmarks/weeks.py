@@ -49,7 +49,7 @@ PIECE_BYTES = 8 * 2**20  # part of an upload; a download is one request a file
 # and for a stage by itself.
 REQUESTS_OF_A_SPAN = {Stage.validate: 25, Stage.evaluate: 4}
 REQUESTS_OF_A_STAGE = 100
-REQUESTS_OF_A_PARTITION, REQUESTS_OF_A_WORKER = 10, 3  # infer's: docs/benchmarks.md
+REQUESTS_OF_A_PARTITION, REQUESTS_OF_A_WORKER = 10, 5  # infer's: docs/benchmarks.md
 # A refresh's: counted 2026-11-30 with one and with 29 changed partitions. It also reads some files to check them.
 REQUESTS_OF_A_REFRESH, REQUESTS_OF_A_CHANGE = 340, 33
 PUTS_OF_A_REFRESH, PUTS_OF_A_CHANGE = 46, 6
