@@ -348,7 +348,7 @@ MOST_TURNS = 32  # turns in which each file is read once: a day and a third of h
 
 
 def turns_of(total: int) -> int:
-    """Return the number of turns in which files of so many bytes are read once, a power of two."""
+    """Return the number of turns, a power of two, in which files with `total` bytes are each read once."""
     turns = 1
     while turns < MOST_TURNS and turns * READ_BYTES < total:
         turns *= 2

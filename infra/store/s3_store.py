@@ -303,7 +303,7 @@ class S3Store:
         return True
 
     def _object(self, key: str, alone: bool = False) -> Object | None:
-        """Return the object of exactly this name; None if there is none.
+        """Return the object of exactly this name; None if the bucket has no such object.
 
         By a HEAD request, which costs a twelfth of a listing. Other failures than 404 are left to a listing, since only
         that says in its body how it was refused.

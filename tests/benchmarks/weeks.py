@@ -53,7 +53,7 @@ REQUESTS_OF_A_PARTITION, REQUESTS_OF_A_WORKER = 10, 5  # infer's: docs/benchmark
 # A refresh's: counted 2026-11-30 with one and with 29 changed partitions. It also reads some files to check them.
 REQUESTS_OF_A_REFRESH, REQUESTS_OF_A_CHANGE = 340, 33
 PUTS_OF_A_REFRESH, PUTS_OF_A_CHANGE = 46, 6
-REQUEST_SECONDS = 0.015  # assumed; those of a partition come one after another
+REQUEST_SECONDS = 0.015  # assumed; the requests of a partition come one after another
 PUT, GET = 5e-6, 4e-7  # dollars a request; half of all are taken to be PUT or LIST
 GB_MONTH, WEEKS_OF_A_MONTH = 0.023, 52 / 12
 ALWAYS = (("NAT gateway, orchestrator, logs and images", 8.50 + 7.70 + 1.20),)
