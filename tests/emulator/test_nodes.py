@@ -68,7 +68,7 @@ def test_the_other_nodes_wait_until_the_main_node_runs(client: BatchClient) -> N
     until(lambda: node(client, job_id, 1)["status"] == "RUNNING")
     main, other = (node(client, job_id, index)["startedAt"] for index in (0, 1))
     assert main == job["startedAt"] > job["createdAt"] + 290  # whole milliseconds, of a clock that may be set
-    assert other > main + 100, "it starts 300 ms after the main node runs; less a busy machine's delay in noting that"
+    assert other > main + 290
 
 
 def test_the_other_nodes_start_one_after_another(client: BatchClient) -> None:

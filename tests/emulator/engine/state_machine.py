@@ -224,8 +224,6 @@ class Engine:
                 continue
             if not self._due(attempt.ready_at):
                 return
-            delays = self._faults.delays
-            attempt.ready_at = time.monotonic() + delays.starting + delays.joining / max(1, job.nodes - 1)
             if self._faults.take_strike("pull", job, container):
                 self.containers.never_ran(container, PULL_FAILED.format(image=container.properties["image"]))
             else:
@@ -234,6 +232,8 @@ class Engine:
                 job.status, job.started_at = "RUNNING", container.started_at
                 if seconds := job.timeout.get("attemptDurationSeconds"):
                     attempt.ends_at = time.monotonic() + seconds * self._faults.delays.timeout_scale
+            delays = self._faults.delays  # from now on: a busy machine may take long to launch a process
+            attempt.ready_at = time.monotonic() + delays.starting + delays.joining / max(1, job.nodes - 1)
 
     def _strike(self, job: Job, container: Container) -> None:
         """Take a container's host or memory away, if a test wants that now."""
