@@ -208,7 +208,10 @@ def open_files(store: Store, prefix: str, kind: str, some: Collection[FileEntry]
     Raises:
         MissingFolder, CorruptFolder: as of `open_folder`, for these files.
     """
-    files = open_manifest(store, prefix, kind).files if some is None else some
+    return _open(store, prefix, open_manifest(store, prefix, kind).files if some is None else some)
+
+
+def _open(store: Store, prefix: str, files: Collection[FileEntry]) -> list[Path]:
     places = [
         (prefix, entry.name) if entry.at is None else (_folder_of(entry.at), _name_of(entry.at)) for entry in files
     ]
@@ -243,9 +246,7 @@ def find_entry(store: Store, prefix: str, manifest: Manifest, name: str) -> File
 
 def open_entry(store: Store, prefix: str, entry: FileEntry) -> Path:
     """Return the local path of a file that a folder's manifest names. Raises CorruptFolder: it is gone or damaged."""
-    path = store.local(entry.key(prefix))
-    _check(path, entry)
-    return path
+    return _open(store, prefix, (entry,))[0]
 
 
 def _folder_of(key: str) -> str:

@@ -22,6 +22,7 @@ from botocore.exceptions import FlexibleChecksumError, IncompleteReadError, Read
 from s3transfer.futures import TransferFuture
 from s3transfer.subscribers import BaseSubscriber
 
+from infra.store.base import sha256_of
 from infra.store.kept_copies import keep, take
 from infra.store.temporary import DOWNLOADS, claim_folder
 from tasks.foundation.errors import StoreError
@@ -180,8 +181,8 @@ class Mirror:
         Raises:
             StoreError: an object's key leads out of the folder.
         """
-        wanted = {self._path(found.key): found for found in there}
-        path = self._path(key)
+        wanted = {self.path(found.key): found for found in there}
+        path = self.path(key)
         with self._lock:
             for present in [path, *path.rglob("*")] if names is None else [path / name for name in names]:
                 if present not in wanted and present.is_file():
@@ -198,14 +199,22 @@ class Mirror:
                 self._copies[place] = (found.etag, found.bytes, place.stat().st_mtime_ns)
         return path
 
+    def has(self, folder: str, names: Mapping[str, str]) -> bool:
+        """Return True if the copies of a folder's files that were fetched before have these SHA-256."""
+        paths = {self.path(f"{folder}/{name}"): sha256 for name, sha256 in names.items()}
+        return all(
+            path in self._copies and path.is_file() and sha256_of(path) == sha256 for path, sha256 in paths.items()
+        )
+
     def drop(self, key: str) -> None:
         """Delete the copy of an object, if any."""
-        path = self._path(key)
+        path = self.path(key)
         with self._lock:
             self._copies.pop(path, None)
             path.unlink(missing_ok=True)
 
-    def _path(self, key: str) -> Path:
+    def path(self, key: str) -> Path:
+        """Return the place of the copy of a key. Raises StoreError: its name leads out of the folder."""
         if ".." in key.split("/"):
             raise StoreError(f"object {key!r} cannot be copied here: its name leaves the workspace; remove it")
         return self.folder / key.lstrip("/")
