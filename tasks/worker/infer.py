@@ -41,6 +41,7 @@ from tasks.worker.training.checkpoint import ModelParts, load_parts
 BATCH_ITEMS = 4096  # in memory at once, with their vectors
 NORM_TOLERANCE = 1e-3
 A_MODELS_FAULT = 16  # a batch of at least this many items, all with bad vectors, is the model's fault
+KEEP_SECONDS = 10.0  # work that the ledger may miss; a refresh makes a partition in milliseconds
 _REASON = "its vector is not finite or not of unit length"
 
 
@@ -74,6 +75,7 @@ class Embedder:
         self.job, self._accelerator, self._parts = job, accelerator, parts
         self._catalogue, self._version, self._earlier, self._deltas = catalogue, version, earlier, deltas
         kind = pa.float16() if job.config.infer.vectors == "fp16" else pa.float32()
+        self._kept: float | None = None
         self._schema = pa.schema(
             {
                 ITEM_ID: pa.string(),
@@ -83,6 +85,13 @@ class Embedder:
                 CONTENT: pa.string(),
             }
         )
+
+    def keep(self) -> None:
+        """Record the seconds of this work, as the first worker, at most every KEEP_SECONDS."""
+        now = time.monotonic()
+        if self.job.share.index == 0 and (self._kept is None or now - self._kept >= KEEP_SECONDS):
+            self.job.keep(self.job.clock.read())
+            self._kept = now
 
     @contextlib.contextmanager
     def shard(self, number: int) -> Iterator[tuple[Path, ShardNote]]:
@@ -252,8 +261,7 @@ def _make(shards: Shards, left: Sequence[int], embedder: Embedder) -> int:
                 return made
             continue
         made += 1
-        if job.share.index == 0:
-            job.keep(job.clock.read())
+        embedder.keep()
         shards.ready += 1
         report("partitions", shards.ready, shards.partitions)
     return made

@@ -17,12 +17,12 @@ from infra.store.base import sha256_of
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder, open_files, open_folder, read_manifest
 from tasks.contracts.jobs import InferInputs
-from tasks.contracts.outcomes import InferOutcome, KeptWork
+from tasks.contracts.outcomes import InferOutcome, KeptWork, Phases
 from tasks.contracts.references import CatalogueRef, RowsRef, Weights
 from tasks.data.rows import part_name, partition_of
 from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker import infer
-from tasks.worker.process.job import Rank
+from tasks.worker.process.job import Job, Rank
 from tests.support.models.beside import Beside
 from tests.support.processes.kills import Kill, infer_and_die
 from tests.support.processes.ranks import finish, run_ranks, start
@@ -100,6 +100,16 @@ def test_every_item_of_the_catalogue_has_one_unit_vector(workspace: Workspace):
     assert (outcome.vectors, outcome.width, outcome.shards, outcome.shards_reused) == (100, 32, 4, 0)
     assert outcome.texts_per_second > 0
     assert KeptWork.model_validate_json(store.read("runs/run/infer/attempt-1/kept.json")).phases.productive > 0
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(3600.0, 1), (0.0, 4)])
+def test_saved_work_is_recorded_now_and_then(workspace: Workspace, monkeypatch, seconds: float, times: int):
+    """Four requests of a bucket for each partition would be an eighth of a refresh."""
+    kept = list[Phases]()
+    monkeypatch.setattr(Job, "keep", lambda _, phases: kept.append(phases))
+    monkeypatch.setattr(infer, "KEEP_SECONDS", seconds)
+    assert run(workspace).shards == 4
+    assert len(kept) == times
 
 
 def test_a_shard_holds_a_partition_and_the_texts(workspace: Workspace):
