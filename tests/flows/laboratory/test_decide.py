@@ -16,7 +16,7 @@ from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.processes import command
 from tests.support.processes.command import Command
-from tests.support.workspace.worth import give_score
+from tests.support.workspace.attempts import give_score
 
 
 @pytest.fixture

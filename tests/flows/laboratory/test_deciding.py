@@ -21,7 +21,7 @@ from tasks.planning.decisions import Action, Decision
 from tasks.runs import releases
 from tasks.runs.run import Run
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
-from tests.support.workspace.worth import give_score
+from tests.support.workspace.attempts import give_score
 
 SETTINGS = ("model.scratch.layers=1", "decide.scheduled=true")
 

@@ -15,8 +15,8 @@ from tasks.runs.holds import hold
 from tasks.runs.plan import NothingToDo
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
+from tests.support.workspace.attempts import give_score
 from tests.support.workspace.states import trained_only
-from tests.support.workspace.worth import give_score
 
 TRAINED = ("2026-01", "2026-02", "2026-03", "2026-04")
 PRICED = "cost.dollars_per_worker_hour=3600"  # a dollar a second
