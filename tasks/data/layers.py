@@ -1,8 +1,8 @@
-"""The files of a partition's vectors: a shard, and deltas over it with the changes of later refreshes.
+"""The files of a partition: of vectors a shard, of a catalogue the live items; and deltas over it with later changes.
 
-This file alone decides which row of an item counts: the one in the newest file that names it. A delta names
-a removed item by a row without content. All readers get each live item of a partition once, by item id, as if all were
-written anew, so that no answer depends on the number of files.
+This file alone decides which row of an item counts: the one in the newest file that names it. A delta of vectors names
+a removed item by a row without content, one of a catalogue by `deleted`. All readers get each live item of a partition
+once, by item id, as if all were written anew, so that no answer depends on the number of files.
 
 A refresh adds a delta with its changes, and merges it with older ones by `layers_below`. So N changes of a partition
 are written about log2(N) times before they are merged with the shard, and a partition has few files.
@@ -19,7 +19,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, Manifest
-from tasks.data.rows import CONTENT, ITEM_ID, MODEL_VERSION, place_of_name
+from tasks.data.rows import CONTENT, DELETED, ITEM_ID, MODEL_VERSION, is_deleted_name, place_of_name
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -49,17 +49,22 @@ def layers_below(sizes: Sequence[int], new: int) -> int:
 def layers_of(manifest: Manifest) -> dict[int, tuple[FileEntry, ...]]:
     """Return the files of each partition that has any, the shard first and the newest last; by partition.
 
+    The files of a catalogue that hold deleted items alone are left out.
+
     Raises:
         CorruptFolder: a delta lies over no shard, or a file has no name of a partition.
     """
     found: dict[int, dict[int, FileEntry]] = {}
+    of = f"{MANIFEST} of a folder of {manifest.kind}"
     for entry in manifest.files:
+        if is_deleted_name(entry.name):
+            continue
         if (place := place_of_name(entry.name)) is None:
-            raise CorruptFolder(f"{MANIFEST} of vectors names {entry.name}, which is no partition; restore a backup")
+            raise CorruptFolder(f"{of} names {entry.name}, which is no partition; restore a backup")
         found.setdefault(place[0], {})[place[1]] = entry
     if over_none := next((each for each in found.values() if 0 not in each), None):
         name = min(over_none.items())[1].name
-        raise CorruptFolder(f"{MANIFEST} of vectors names {name}, but no shard below it; restore it from a backup")
+        raise CorruptFolder(f"{of} names {name}, but no file below it; restore it from a backup")
     return {
         number: tuple(entry for _, entry in sorted(of_number.items())) for number, of_number in sorted(found.items())
     }
@@ -168,7 +173,10 @@ def _newest(named: Sequence[pa.Array]) -> np.ndarray:
 
 def _named(path: Path, removing: bool) -> tuple[pa.Array, np.ndarray]:
     """Return the ids that a file names, and bool (ids,): False for an item that it removes."""
-    table = pq.read_table(path, columns=[ITEM_ID, CONTENT] if removing else [ITEM_ID])
-    ids = table[ITEM_ID].combine_chunks()
-    live = table[CONTENT].is_valid().to_numpy() if removing else np.ones(len(ids), dtype=bool)
-    return ids, live
+    if not removing:
+        ids = pq.read_table(path, columns=[ITEM_ID])[ITEM_ID].combine_chunks()
+        return ids, np.ones(len(ids), dtype=bool)
+    of_catalogue = DELETED in pq.read_schema(path).names
+    table = pq.read_table(path, columns=[ITEM_ID, DELETED if of_catalogue else CONTENT])
+    live = pc.equal(table[DELETED], False).fill_null(False) if of_catalogue else table[CONTENT].is_valid()
+    return table[ITEM_ID].combine_chunks(), live.to_numpy()

@@ -277,21 +277,24 @@ def part_name(number: int) -> str:
     return f"part-{number:05d}.parquet"
 
 
-def delta_name(number: int, generation: int) -> str:
-    """Return the name of a file of vectors over a partition's shard.
+def delta_name(number: int, generation: int, sha256: str = "") -> str:
+    """Return the name of a delta over the files of a partition, of vectors or of a catalogue.
 
     Args:
-        generation: from 1; of two files over the same shard, the higher one is newer.
+        generation: from 1; of two files over the same one, the higher one is newer.
+        sha256: of a catalogue's file. Two runs may build a catalogue at once on different ones: neither replaces a
+            file of the other.
     """
-    return f"part-{number:05d}.delta-{generation:05d}.parquet"
+    of = f"-{sha256[:12]}" if sha256 else ""
+    return f"part-{number:05d}.delta-{generation:05d}{of}.parquet"
 
 
-_VECTORS_NAME = re.compile(r"part-(\d{5,})(?:\.delta-(\d{5,}))?\.parquet")
+_PART_NAME = re.compile(r"part-(\d{5,})(?:\.delta-(\d{5,})(?:-[0-9a-f]{12})?)?\.parquet")
 
 
 def place_of_name(name: str) -> tuple[int, int] | None:
-    """Return partition and generation of a file of vectors, 0 for a shard itself; None: not such a name."""
-    found = _VECTORS_NAME.fullmatch(name)
+    """Return partition and generation of a file, 0 for the lowest one; None: not such a name."""
+    found = _PART_NAME.fullmatch(name)
     return None if found is None else (int(found[1]), int(found[2] or 0))
 
 

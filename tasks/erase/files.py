@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import sha256_of
@@ -20,9 +21,20 @@ from infra.store.manifest import FileEntry, Manifest
 from tasks.contracts.kinds import Kind
 from tasks.contracts.workspace import CATALOGUE, FEED, HELD, SPAN, VECTORS
 from tasks.data.layers import Layers, layers_of
-from tasks.data.rows import FIRST_SHA256, ITEM_ID, LABEL, VECTOR, is_deleted_name, partition_of
+from tasks.data.rows import (
+    DELETED,
+    FIRST_SHA256,
+    ITEM_ID,
+    LABEL,
+    VECTOR,
+    deleted_name,
+    part_name,
+    partition_of,
+)
 from tasks.erase.records import NewFile
 from tasks.erase.wanted import GONE, LIKE_ROW, Wanted, columns_for, row_groups
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
 def count_rows(path: Path, wanted: Wanted, span: str | None) -> int:
@@ -36,7 +48,7 @@ def count_rows(path: Path, wanted: Wanted, span: str | None) -> int:
 
 def without_rows(path: Path, to: Path, wanted: Wanted, span: str | None) -> NewFile:
     """Write a file without the rows that go, and return its record."""
-    removed = labels = 0
+    removed = labels = deleted = 0
     with pq.ParquetFile(path, pre_buffer=False) as file:
         schema = file.schema_arrow
         codec = file.metadata.row_group(0).column(0).compression.lower() if file.num_row_groups else "snappy"
@@ -44,7 +56,10 @@ def without_rows(path: Path, to: Path, wanted: Wanted, span: str | None) -> NewF
         for table in row_groups(path):
             found = wanted.mask(table, span)
             gone = table.filter(pa.array(found))
-            removed += gone.num_rows - (gone[VECTOR].null_count if VECTOR in table.schema.names else 0)
+            names = table.schema.names
+            # A delta names an item that its partition no longer has by a row without a vector, or without a record.
+            removed += gone.num_rows - sum(gone[name].null_count for name in (VECTOR, DELETED) if name in names)
+            deleted += int(pc.sum(gone[DELETED]).as_py() or 0) if DELETED in names else 0
             if LABEL in table.schema.names:
                 labels += len(gone[LABEL].drop_null())
             table = _unlike(table.filter(pa.array(~found)), wanted)
@@ -55,6 +70,7 @@ def without_rows(path: Path, to: Path, wanted: Wanted, span: str | None) -> NewF
         bytes=to.stat().st_size,
         removed=removed,
         labels=labels,
+        deleted=deleted,
     )
 
 
@@ -105,8 +121,8 @@ def new_manifest(
     if kind is SPAN and "labels" in facts:
         facts["labels"] = facts["labels"] - sum(new.labels for _, new in changed)
     if kind is CATALOGUE:
-        gone = sum(new.removed for entry, new in changed if is_deleted_name(entry.name))
-        facts |= {"items": facts["items"] - (rows - gone), "deleted": facts["deleted"] - gone}
+        live, gone = _gone_of_catalogue(before, files)
+        facts |= {"items": facts["items"] - live, "deleted": facts["deleted"] - gone}
     elif kind is HELD:
         places = {entry.name: new.removed for entry, new in changed}
         facts["rows_in"] = [
@@ -137,6 +153,19 @@ def _entries(entries: Collection[FileEntry], files: Mapping[str, NewFile]) -> It
             yield entry
         elif new.sha256:
             yield entry.model_copy(update={"sha256": new.sha256, "bytes": new.bytes})
+
+
+def _gone_of_catalogue(before: Manifest, files: Mapping[str, NewFile]) -> tuple[int, int]:
+    """Return the live and the deleted items that go; the newest file of a partition that names one tells its state."""
+    of_name, layers = {entry.name: entry for entry in before.files}, layers_of(before)
+    live = deleted = 0
+    for number in range(before.facts["partitions"]):
+        lowest = [of_name[name] for name in (part_name(number), deleted_name(number)) if name in of_name]
+        changed = [files[entry.sha256] for entry in lowest if entry.sha256 in files]
+        deltas = [files[entry.sha256] for entry in layers.get(number, ())[1:] if entry.sha256 in files]
+        for new in deltas[-1:] or changed:
+            live, deleted = live + new.removed - new.deleted, deleted + new.deleted
+    return live, deleted
 
 
 def _facts_of_vectors(

@@ -20,6 +20,7 @@ class NewFile(Record):
     bytes: int
     removed: int = Field(description="rows that went")
     labels: int = Field(default=0, description="removed rows with a label")
+    deleted: int = Field(default=0, description="removed rows of deleted items")
 
 
 class Trained(Record):

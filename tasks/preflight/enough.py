@@ -17,7 +17,7 @@ from pydantic import Field
 from configs.schema.config import Config
 from configs.schema.gates import GateConfig
 from infra.store.base import Store
-from infra.store.manifest import open_file, open_manifest, read_manifest
+from infra.store.manifest import open_entry, open_manifest, read_manifest
 from tasks.contracts.evaluation import FewRows, Role, Verdict, few_rows
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import QUERY_AND_ITEM, HoldoutRule, RowsRef, SpanRef
@@ -26,6 +26,7 @@ from tasks.data.files.sources import source_path
 from tasks.data.holdout import held_out, trainable, unseen
 from tasks.data.join import Join
 from tasks.data.label_columns import label_classes, pair_mask, with_labels
+from tasks.data.layers import Layers, layers_of
 from tasks.data.rows import (
     BATCH_ROWS,
     CATALOGUE_KIND,
@@ -37,7 +38,6 @@ from tasks.data.rows import (
     SPAN_KIND,
     group_columns,
     has_ids_alone,
-    is_deleted_name,
     normal_text,
 )
 from tasks.data.span_versions import list_feeds
@@ -223,7 +223,7 @@ def _read(store: Store, span: SpanRef, group: str, event: str | None, most: int)
     manifest, alone = open_manifest(store, span.prefix, SPAN_KIND), has_ids_alone(store, span)
     wanted = dict.fromkeys([QUERY, ITEM, ITEM_ID, LABEL, *group_columns(group), *([event] if event else [])])
     for entry in manifest.files:
-        with pq.ParquetFile(open_file(store, span.prefix, manifest, entry.name), pre_buffer=False) as file:
+        with pq.ParquetFile(open_entry(store, span.prefix, entry), pre_buffer=False) as file:
             columns = [name for name in wanted if name in file.schema_arrow.names]
             for batch in file.iter_batches(BATCH_ROWS, columns=columns):
                 table = pa.Table.from_batches([batch]).slice(0, most)
@@ -294,9 +294,15 @@ def _found_nowhere(store: Store, plan: RunPlan, rows: Iterable[GoldenRow]) -> li
 def _ids_in(store: Store, prefix: str, kind: str) -> Iterator[pa.Array]:
     """Yield the item ids of a folder, string."""
     manifest = open_manifest(store, prefix, kind)
+    if kind == CATALOGUE_KIND:
+        for files in layers_of(manifest).values():
+            layers = Layers.open([open_entry(store, prefix, entry) for entry in files])
+            for items in layers.batches([ITEM_ID], BATCH_ROWS):
+                yield items[ITEM_ID].combine_chunks().cast(pa.string())
+        return
     for entry in manifest.files:
-        if entry.name.endswith(".parquet") and not is_deleted_name(entry.name):
-            with pq.ParquetFile(open_file(store, prefix, manifest, entry.name), pre_buffer=False) as file:
+        if entry.name.endswith(".parquet"):
+            with pq.ParquetFile(open_entry(store, prefix, entry), pre_buffer=False) as file:
                 for batch in file.iter_batches(BATCH_ROWS, columns=[ITEM_ID]):
                     yield batch.column(0).cast(pa.string())
 

@@ -24,7 +24,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
-from infra.store.base import Store, sha256_of
+from infra.store.base import Conflict, Store, sha256_of
 from infra.store.manifest import (
     CorruptFolder,
     FileEntry,
@@ -51,13 +51,16 @@ from tasks.data.rows import (
     UPDATED_AT,
     deleted_name,
     part_name,
+    place_of_name,
 )
+from tasks.worker.catalogue.item_deltas import ItemDelta, write_delta
 from tasks.worker.catalogue.records import (
     BATCH_RECORDS,
     SCATTERED,
     Source,
     connect,
     from_feed,
+    in_utc,
     newest,
     quoted,
     records_of,
@@ -224,8 +227,15 @@ def _built(
                 if kept is not None and records is None and number not in lost:
                     entries += kept.named(number)
                     continue
+                changed = LOST if number in lost else None
                 if kept is not None:
-                    records, live, gone = kept.merged(database, records, number, LOST if lost else None)
+                    delta = write_delta(database, kept, features, number, records, changed, Path(scratch))
+                    if delta is not None:
+                        entries += _placed(target, delta)
+                        items, deleted = items + delta.items, deleted + delta.deleted
+                        remove(Path(scratch), number)
+                        continue
+                    records, live, gone = kept.merged(database, records, number, changed)
                     items, deleted = items - live, deleted - gone
                 for entry, live, gone in _merge(database, target, features, number, records):
                     entries.append(entry)
@@ -235,7 +245,12 @@ def _built(
     if kept is not None:
         items, deleted = items + kept.facts["items"], deleted + kept.facts["deleted"]
     facts = {"items": items, "deleted": deleted, "partitions": count, "features": features, "sources": sources.names}
-    seal(store, prefix, tuple(entries), CATALOGUE_KIND, facts)
+    has_deltas = any((place_of_name(entry.name) or (0, 0))[1] for entry in entries)
+    try:
+        seal(store, prefix, tuple(entries), CATALOGUE_KIND, facts, version=2 if has_deltas else 1)
+    except Conflict:  # another run has built it on another catalogue meanwhile: other files, the same items
+        if read_manifest(store, prefix).facts != facts:
+            raise
     return reference(store, prefix)
 
 
@@ -307,6 +322,15 @@ def _records(database: duckdb.DuckDBPyConnection, queries: Sequence[str]) -> Ite
         yield from database.sql(query).to_arrow_reader(BATCH_RECORDS)
 
 
+def _placed(to: _Target, delta: ItemDelta) -> list[FileEntry]:
+    """Upload a delta; return the entries of its partition."""
+    if delta.path is None or delta.file is None:
+        return delta.below
+    place(to.store, delta.path, delta.file.key(to.prefix))
+    delta.path.unlink()
+    return [*delta.below, delta.file]
+
+
 class _Target(NamedTuple):
     store: Store
     prefix: str
@@ -337,10 +361,7 @@ def _merge(
 
 def _split(reader: pa.RecordBatchReader, live: Path, gone: Path) -> tuple[int, int]:
     """Write live items, without DELETED, and deleted items, with it, to two files; return both counts."""
-    utc = pa.timestamp("us", tz="UTC")  # DuckDB names the machine's own time zone, for the same moments
-    schema = pa.schema(
-        [field.with_type(utc) if field.name in (UPDATED_AT, FEED_AT) else field for field in reader.schema]
-    )
+    schema = in_utc(reader.schema)
     kept = pa.schema([field for field in schema if field.name != DELETED])
     live_items = deleted_items = 0
     with pq.ParquetWriter(live, kept, compression="zstd") as lives, pq.ParquetWriter(gone, schema) as gones:

@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_entry, open_files, read_manifest
+from infra.store.manifest import open_entry, open_files, open_manifest, read_manifest
 from tasks.contracts.references import CatalogueRef
+from tasks.data.layers import Layers, layers_of
 from tasks.data.rows import (
     CATALOGUE_KIND,
     CONTENT,
@@ -33,7 +34,7 @@ from tasks.data.rows import (
     TIME,
     UPDATED_AT,
     is_deleted_name,
-    part_name,
+    place_of_name,
 )
 from tasks.foundation.process import free_host_bytes
 
@@ -142,33 +143,35 @@ class Catalogue:
         """Read the manifest; from `manifests` if given: the same workspace, shared by several workers."""
         self.ref = ref
         self._store = store
-        self._manifest = read_manifest(manifests or store, ref.prefix)
-        self._files = {entry.name: entry for entry in self._manifest.files}
+        self._layers = layers_of(read_manifest(manifests or store, ref.prefix))
 
     def items(self, partition: int, batch_items: int) -> Iterator[pa.Table]:
         """Yield the live items of a partition by item id, at most `batch_items` at a time.
 
         Raises:
-            CorruptFolder: the file does not match the manifest's checksum.
+            CorruptFolder: a file does not match the manifest's checksum.
         """
-        if (entry := self._files.get(part_name(partition))) is None:  # no item falls into this partition
+        if not (files := self._layers.get(partition)):  # no item falls into this partition
             return
-        with pq.ParquetFile(open_entry(self._store, self.ref.prefix, entry)) as file:
-            for batch in file.iter_batches(batch_items):
-                yield pa.Table.from_batches([batch])
+        layers = Layers.open([open_entry(self._store, self.ref.prefix, entry) for entry in files])
+        yield from layers.batches(pq.read_schema(layers.paths[0]).names, batch_items)
 
 
 SCATTERED = "scattered"  # the table with the records of a partition
 
 
 class Source(NamedTuple):
-    """Parquet files of one kind, with the SQL expressions of TEXT, UPDATED_AT, FEED_AT and DELETED."""
+    """Parquet files of one kind, with the SQL expressions of TEXT, UPDATED_AT, FEED_AT and DELETED.
+
+    `counts` is the condition of a row that is a record.
+    """
 
     files: Sequence[Path]
     text: str
     updated_at: str
     feed_at: str
     deleted: str
+    counts: str = "true"
 
 
 def from_rows(files: Sequence[Path]) -> Source:
@@ -187,9 +190,41 @@ def from_feed(files: Sequence[Path]) -> Source:
     )
 
 
-def from_catalogue(files: Sequence[Path], deleted: bool) -> Source:
-    """Return files of an earlier catalogue, all with live or all with deleted items, as a source."""
-    return Source(files, TEXT, UPDATED_AT, FEED_AT, str(deleted).lower())
+def from_catalogue(files: Mapping[str, Path], live: bool = False) -> list[Source]:
+    """Return files of an earlier catalogue as sources; they hold each item of these partitions once.
+
+    A row does not count if a newer file of its partition names the item. No item is in two partitions, so the files at
+    each depth are one source: the newest of each partition, then those below them.
+
+    Args:
+        files: by name; if any, with the lowest one of each partition.
+        live: without deleted items.
+    """
+    deltas: dict[int, dict[int, Path]] = {}
+    lowest: dict[bool, list[Path]] = {False: [], True: []}
+    for name, path in files.items():
+        place = place_of_name(name)
+        if place is None or place[1] == 0:
+            lowest[is_deleted_name(name)].append(path)
+        else:
+            deltas.setdefault(place[0], {})[place[1]] = path
+    newest_first = [[path for _, path in sorted(each.items(), reverse=True)] for each in deltas.values()]
+    found, above = list[Source](), list[Path]()
+    for depth in range(max(map(len, newest_first), default=0)):
+        here = [each[depth] for each in newest_first if len(each) > depth]
+        there = f"{DELETED} IS NOT NULL"  # else no source has the item any more
+        found.append(_of_catalogue(here, DELETED, f"NOT {DELETED}" if live else there, above))
+        above += here
+    for deleted, paths in lowest.items():
+        if paths and not (deleted and live):
+            found.append(_of_catalogue(paths, str(deleted).lower(), "true", above))
+    return found
+
+
+def _of_catalogue(files: Sequence[Path], deleted: str, counts: str, above: Sequence[Path]) -> Source:
+    if above:
+        counts += f" AND {ITEM_ID} NOT IN (SELECT {ITEM_ID} FROM {parquet(above)})"
+    return Source(files, TEXT, UPDATED_AT, FEED_AT, deleted, counts)
 
 
 def records_of(source: Source, features: Mapping[str, str], partitions: int) -> str:
@@ -212,8 +247,7 @@ def records_of(source: Source, features: Mapping[str, str], partitions: int) -> 
             f"CAST(md5_number_lower({ITEM_ID}) % {partitions} AS INTEGER) AS {PART}",
         ]
     )
-    files = ", ".join(literal(str(path)) for path in source.files)
-    return f"SELECT {select} FROM read_parquet([{files}], union_by_name = true)"
+    return f"SELECT {select} FROM {parquet(source.files, 'union_by_name = true')} WHERE {source.counts}"
 
 
 def newest(features: Sequence[str]) -> str:
@@ -242,6 +276,12 @@ def newest(features: Sequence[str]) -> str:
     """
 
 
+def in_utc(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of `newest` with moments in UTC; DuckDB names the machine's own time zone for the same ones."""
+    utc = pa.timestamp("us", tz="UTC")
+    return pa.schema([each.with_type(utc) if each.name in (UPDATED_AT, FEED_AT) else each for each in schema])
+
+
 def quoted(name: str) -> str:
     """Return a column name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
@@ -250,6 +290,12 @@ def quoted(name: str) -> str:
 def literal(text: str) -> str:
     """Return a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def parquet(files: Iterable[Path], option: str = "") -> str:
+    """Return Parquet files as an SQL table."""
+    names = ", ".join(literal(str(path)) for path in files)
+    return f"read_parquet([{names}]{', ' * bool(option)}{option})"
 
 
 def choose(store: Store, ref: CatalogueRef, named: Sequence[str], others: int, features: Sequence[str]) -> pa.Table:
@@ -267,18 +313,21 @@ def choose(store: Store, ref: CatalogueRef, named: Sequence[str], others: int, f
     Raises:
         MissingFolder, CorruptFolder: the catalogue is missing or damaged.
     """
-    files = [path for path in open_files(store, ref.prefix, CATALOGUE_KIND) if not is_deleted_name(path.name)]
+    entries = [entry for entry in open_manifest(store, ref.prefix, CATALOGUE_KIND).files
+               if not is_deleted_name(entry.name)]  # fmt: skip
+    files = open_files(store, ref.prefix, CATALOGUE_KIND, entries)
+    sources = from_catalogue({entry.name: path for entry, path in zip(entries, files, strict=True)}, live=True)
     there = set(pq.read_schema(files[0]).names)
     columns = [ITEM_ID, TEXT, CONTENT, *dict.fromkeys(features)]
     selected = ", ".join(quoted(name) if name in there else f"NULL::DOUBLE AS {quoted(name)}" for name in columns)
+    live = " UNION ALL ".join(f"SELECT {selected} FROM {parquet(each.files)} WHERE {each.counts}" for each in sources)
     wanted = ", ".join(quoted(name) for name in columns)
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
         database.register("named", pa.table({ITEM_ID: pa.array(named, pa.string())}))
         return database.sql(f"""
             WITH items AS NOT MATERIALIZED (
-                SELECT {selected}, md5_number_upper({ITEM_ID}) AS place,
-                    {ITEM_ID} IN (SELECT {ITEM_ID} FROM named) AS own
-                FROM read_parquet([{", ".join(literal(str(path)) for path in files)}])
+                SELECT *, md5_number_upper({ITEM_ID}) AS place, {ITEM_ID} IN (SELECT {ITEM_ID} FROM named) AS own
+                FROM ({live})
             ), others AS (
                 SELECT {wanted} FROM items WHERE NOT own ORDER BY place, {ITEM_ID} LIMIT {others}
             )

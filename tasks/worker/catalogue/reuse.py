@@ -33,7 +33,7 @@ from infra.store.manifest import (
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.references import CatalogueRef
 from tasks.data.layers import Layers, layers_of
-from tasks.data.rows import CONTENT, ITEM_ID, VECTOR, VECTORS_KIND, part_name
+from tasks.data.rows import CONTENT, ITEM_ID, VECTOR, VECTORS_KIND
 from tasks.foundation.records import Record
 from tasks.worker.process.job import Job, Share
 
@@ -145,9 +145,12 @@ def earlier_shards(job: Job) -> EarlierShards:
 
 
 def _same(before: Manifest, now: Manifest, partitions: int) -> set[int]:
-    """Return the partitions with the same file of live items in both catalogues."""
-    old, new = ({entry.name: entry.sha256 for entry in each.files} for each in (before, now))
-    return {number for number in range(partitions) if old.get(part_name(number)) == new.get(part_name(number))}
+    """Return the partitions with the same files of live items in both catalogues."""
+    old, new = (
+        {number: [entry.sha256 for entry in layers] for number, layers in layers_of(each).items()}
+        for each in (before, now)
+    )
+    return {number for number in range(partitions) if old.get(number) == new.get(number)}
 
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers

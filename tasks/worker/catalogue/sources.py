@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
@@ -25,23 +27,27 @@ from infra.store.manifest import (
     check_sizes,
     expect_manifest,
     expect_sound,
+    open_entry,
     open_file,
     open_files,
     read_manifest,
 )
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef
+from tasks.data.layers import layers_of
 from tasks.data.rows import (
     CATALOGUE_KIND,
+    DELETED,
     FEED_KIND,
     ITEM_ID,
     ROWS_KIND,
     deleted_name,
     has_ids_alone,
-    is_deleted_name,
     part_name,
 )
 from tasks.foundation.errors import StoreError
 from tasks.worker.catalogue.records import Source, from_catalogue, from_feed, from_rows, records_of
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 _KINDS = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}  # Arrow's name of a type -> DuckDB's
 
@@ -69,6 +75,7 @@ class Kept(NamedTuple):
     prefix: str
     manifest: Manifest
     files: dict[str, FileEntry]  # by name
+    layers: dict[int, tuple[FileEntry, ...]]  # live items, by partition
     types: dict[str, str]  # feature -> DuckDB type
 
     @classmethod
@@ -87,25 +94,35 @@ class Kept(NamedTuple):
         """
         with _reading(base.prefix):
             manifest = read_manifest(store, base.prefix)
-            live = next((entry.name for entry in manifest.files if not is_deleted_name(entry.name)), None)
+            layers = layers_of(manifest)
+            live = next((each[0].name for each in layers.values()), None)
             if base.partitions != count or live is None:
                 return None
             expect_sound(store, base.prefix, manifest, turn)
             path = open_file(store, base.prefix, manifest, live)
-        types = feature_types([*added, from_catalogue([path], deleted=False)], config)
+        types = feature_types([*added, *from_catalogue({live: path})], config)
         schema = pq.read_schema(path)
         if any(_KINDS.get(str(schema.field(name).type)) != kind for name, kind in types.items()):
             return None  # a feature has values of another type now, which changes the contents of all items
-        return cls(store, base.prefix, manifest, {entry.name: entry for entry in manifest.files}, types)
+        return cls(store, base.prefix, manifest, {entry.name: entry for entry in manifest.files}, layers, types)
 
     @property
     def facts(self) -> dict[str, Any]:
         return self.manifest.facts
 
+    @property
+    def partitions(self) -> int:
+        return int(self.manifest.facts["partitions"])
+
     def named(self, number: int) -> list[FileEntry]:
         """Return the entries of a partition, for the manifest of the new catalogue."""
-        names = (part_name(number), deleted_name(number))
+        names = [part_name(number), deleted_name(number), *(each.name for each in self.layers.get(number, ())[1:])]
         return [self.files[name].named_from(self.prefix) for name in names if name in self.files]
+
+    def paths(self, number: int) -> dict[str, Path]:
+        """Return the local paths of a partition's files, by name. Raises DamagedBase: one is missing or damaged."""
+        with _reading(self.prefix):
+            return {entry.name: open_entry(self.store, self.prefix, entry) for entry in self.named(number)}
 
     def same(self, entry: FileEntry) -> FileEntry | None:
         """Return the entry of the earlier file with the name and the content of a new one; None: it is another."""
@@ -123,27 +140,28 @@ class Kept(NamedTuple):
         Raises:
             DamagedBase: the earlier partition is missing or damaged.
         """
-        tables, counts = [added] if added is not None else [], {False: 0, True: 0}
-        for name in (part_name(number), deleted_name(number)):
-            if name in self.files:
-                with _reading(self.prefix):
-                    path = open_file(self.store, self.prefix, self.manifest, name)
-                source = from_catalogue([path], is_deleted_name(name))
-                query = records_of(source, self.types, self.manifest.facts["partitions"])
-                query += f" WHERE {ITEM_ID} NOT IN {lost}" if lost else ""
-                table = database.sql(query).to_arrow_table()
-                tables.append(table.cast(tables[0].schema) if tables else table)
-                counts[is_deleted_name(name)] = pq.read_metadata(path).num_rows
-        return pa.concat_tables(tables), counts[False], counts[True]
+        if not (paths := self.paths(number)):
+            assert added is not None
+            return added, 0, 0
+        earlier = self.records(database, paths)
+        gone = int(pc.sum(earlier[DELETED]).as_py() or 0)
+        stay = earlier if lost is None else self.records(database, paths, f"{ITEM_ID} NOT IN {lost}")
+        records = stay if added is None else pa.concat_tables([stay, added.cast(stay.schema)])
+        return records, earlier.num_rows - gone, gone
+
+    def records(self, database: duckdb.DuckDBPyConnection, paths: Mapping[str, Path], where: str = "true") -> pa.Table:
+        """Return the records of a partition from its local files, of some items alone."""
+        queries = (records_of(source, self.types, self.partitions) for source in from_catalogue(paths))
+        every = " UNION ALL ".join(f"SELECT * FROM ({query}) WHERE {where}" for query in queries)
+        return database.sql(every).to_arrow_table()
 
 
 def whole(store: Store, base: CatalogueRef) -> Iterator[Source]:
     """Yield all items of a catalogue as sources. Raises DamagedBase."""
     with _reading(base.prefix):
         files = open_files(store, base.prefix, CATALOGUE_KIND)
-    for deleted in (False, True):
-        if some := [path for path in files if is_deleted_name(path.name) is deleted]:
-            yield from_catalogue(some, deleted)
+        names = (entry.name for entry in read_manifest(store, base.prefix).files)
+    yield from from_catalogue(dict(zip(names, files, strict=True)))
 
 
 def feature_names(config: Config) -> list[str]:

@@ -1,5 +1,6 @@
 """A workspace whose items change hour by hour, refreshed by the worker's own code with an encoder that hashes texts."""
 
+import datetime as dt
 import hashlib
 import tempfile
 from pathlib import Path
@@ -18,17 +19,20 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit, read_manifest
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, SpanRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, FeedRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import NUMBER
-from tasks.data.rows import CATALOGUE_KIND, part_name, partition_of
+from tasks.data.rows import FEED_KIND, part_name
 from tasks.runs.releases import Numbered
 from tasks.worker import infer
+from tasks.worker.catalogue.build import build
+from tasks.worker.catalogue.sources import Sources
 from tests.support.workspace.jobs import infer_alone, make_job, tiny_config
 from tests.support.workspace.releases import make_current
 from tests.support.workspace.specs import MADE_BY
 
 MODEL = ModelRef(version="main-00000001", checkpoint=CheckpointRef(prefix="lineages/main/1", step=1, sha256="0"))
+START = dt.datetime(2026, 11, 22, tzinfo=dt.UTC)
 Items = dict[str, str]  # id -> text
 
 
@@ -46,6 +50,7 @@ class Shop:
         self.items: Items = {f"i{number:05d}": f"item {number}" for number in range(items)}
         self.chance, self.releases = np.random.default_rng(1), list[Release]()
         self.of: dict[int, Items] = {}
+        self._built: dict[str, tuple[tuple[FeedRef, ...], Items]] = {}  # by the catalogue's folder
         self.embedded: list[str] = []
         self.inputs: InferInputs | None = None  # the last refresh had them
 
@@ -73,25 +78,34 @@ class Shop:
         for each in self.chance.integers(0, 2 * self.many, new):  # some come back
             self.items[f"i{each:05d}"] = f"item {each} in {number}"
 
-    def catalogue(self) -> CatalogueRef:
-        of: list[list[str]] = [[] for _ in range(self.partitions)]
-        for item in sorted(self.items):
-            of[partition_of(item, self.partitions)].append(item)
+    def catalogue(self, over: Release | None) -> CatalogueRef:
+        """Build the catalogue of the items as they are now: that of a release, and a feed of what has changed since."""
+        feeds, before = self._built[over.catalogue.prefix] if over else ((), {})
+        changed = sorted(item for item, text in self.items.items() if before.get(item) != text)
+        gone = sorted(before.keys() - self.items.keys())
+        texts = [*(self.items[item] for item in changed), *(None for _ in gone)]
+        time, number = START + dt.timedelta(hours=len(self._built)), len(self._built) + 1
+        feed = FeedRef(name=f"hour-{number}", version=1)
+        table = pa.table(
+            {
+                "item_id": [*changed, *gone],
+                "item": pa.array(texts, pa.string()),
+                "time": pa.array([time] * len(texts), pa.timestamp("us", tz="UTC")),
+                "deleted": [text is None for text in texts],
+            }
+        )
         with tempfile.TemporaryDirectory() as folder:
-            for number, ids in enumerate(of):
-                texts = [self.items[item] for item in ids]
-                hashes = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-                table = pa.table({"item_id": ids, "text": texts, "content_sha256": hashes})
-                if ids:
-                    pq.write_table(table, Path(folder) / part_name(number))
-            digest = hashlib.sha256(repr(sorted(self.items.items())).encode()).hexdigest()[:16]
-            prefix = f"catalogue/{digest}"
-            manifest = commit(self.store, prefix, Path(folder), CATALOGUE_KIND, {"sources": []})
-        return CatalogueRef(prefix=prefix, items=len(self.items), partitions=self.partitions, sha256=manifest.sha256)
+            pq.write_table(table, Path(folder) / part_name(0))
+            commit(self.store, feed.prefix, Path(folder), FEED_KIND, {"rows": table.num_rows})
+        infer_config = self.config.infer.model_copy(update={"shard_rows": -(-3 * self.many // (2 * self.partitions))})
+        config = self.config.model_copy(update={"infer": infer_config})
+        made = build(self.store, Sources((), (*feeds, feed)), (over.catalogue,) if over else (), config)
+        self._built[made.prefix] = ((*feeds, feed), dict(self.items))
+        return made
 
     def refresh(self, over: Release | None) -> InferOutcome:
         """Release the items as they are now, over the vectors of an earlier release."""
-        number, catalogue = len(self.releases) + 1, self.catalogue()
+        number, catalogue = len(self.releases) + 1, self.catalogue(over)
         inputs = InferInputs(
             catalogue=catalogue,
             model=MODEL,

@@ -1,4 +1,4 @@
-"""Facts of vectors after an erasure: the newest file that names the item decides if a vector went."""
+"""Facts of vectors and catalogues after an erasure: the newest file that names the item tells if one went."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from infra.store.base import sha256_of
 from infra.store.manifest import FileEntry, Manifest
-from tasks.contracts.workspace import VECTORS
-from tasks.data.rows import CONTENT, ITEM_ID, VECTOR, delta_name, part_name
+from tasks.contracts.workspace import CATALOGUE, VECTORS
+from tasks.data.rows import CONTENT, DELETED, ITEM_ID, VECTOR, deleted_name, delta_name, part_name
 from tasks.erase.files import new_manifest, without_rows
 from tasks.erase.wanted import Wanted
 
@@ -60,3 +60,34 @@ def test_an_item_is_counted_once_and_a_removed_one_not_at_all(tmp_path: Path, it
     assert [entry.sha256 for entry in made.files] == [
         changed[each.sha256].sha256 if each.sha256 in changed else each.sha256 for each in layers
     ]
+
+
+def items_of(path: Path, **deleted: bool | None) -> FileEntry:
+    """A file of a catalogue: an item a row, true if it is deleted, None if its partition no longer has it."""
+    states = pa.array(list(deleted.values()), pa.bool_())
+    columns = {ITEM_ID: list(deleted), "text": [f"text of {item}" for item in deleted]}
+    pq.write_table(pa.table({**columns, DELETED: states} if path.name != part_name(0) else columns), path)
+    return FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path))
+
+
+@pytest.mark.parametrize(
+    ("item", "live", "deleted"),
+    [("a", 2, 2), ("b", 2, 2), ("c", 3, 1), ("d", 3, 1), ("e", 2, 2), ("z", 3, 2)],
+    ids=["alone", "in a delta too", "live below, deleted above", "deleted", "deleted below, back above", "gone"],
+)
+def test_an_item_of_a_catalogue_is_counted_by_its_newest_file(tmp_path: Path, item: str, live: int, deleted: int):
+    files = [
+        items_of(tmp_path / part_name(0), a=False, b=False, c=False, z=False),
+        items_of(tmp_path / deleted_name(0), d=True, e=True),
+        items_of(tmp_path / delta_name(0, 1, "1" * 64), b=False, c=True, e=True),
+        items_of(tmp_path / delta_name(0, 2, "2" * 64), e=False, z=None),
+    ]
+    manifest = Manifest(kind="catalogue", files=tuple(files), facts={"items": 3, "deleted": 2, "partitions": 1})
+    wanted = Wanted(ITEM_ID, item)
+    changed = {
+        each.sha256: without_rows(tmp_path / each.name, tmp_path / "new", wanted, None)
+        for each in files
+        if item in pq.read_table(tmp_path / each.name)[ITEM_ID].to_pylist()
+    }
+    made = new_manifest(CATALOGUE, manifest, changed, {}, {}, wanted, lambda entry: tmp_path / entry.name)
+    assert (made.facts["items"], made.facts["deleted"]) == (live, deleted)
