@@ -91,7 +91,7 @@ def read_sides(
 
 
 class Piece(NamedTuple):
-    """Some rows of a span, the number of the first one, and the ids of those in neither split."""
+    """Some rows of a span, the number of the first one, and the ids among them that are in no split."""
 
     first: int
     rows: pa.Table

@@ -86,7 +86,7 @@ def mean_and_interval(values: Sequence[float], doubt: float = DOUBT) -> tuple[fl
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, None, None
-    from scipy.special import stdtrit  # a tenth of a second, for this alone
+    from scipy.special import stdtrit  # its import takes a tenth of a second, for this alone
 
     half = float(stdtrit(len(values) - 1, 1 - doubt / 2)) * statistics.stdev(values) / math.sqrt(len(values))
     return mean, mean - half, mean + half
