@@ -50,12 +50,12 @@ PIECE_BYTES = 8 * 2**20  # part of an upload; a download is one request a file
 REQUESTS_OF_A_SPAN = {Stage.validate: 25, Stage.evaluate: 4}
 REQUESTS_OF_A_STAGE = 100
 REQUESTS_OF_A_PARTITION, REQUESTS_OF_A_WORKER = 10, 5  # infer's: docs/benchmarks.md
-# A refresh's: counted 2026-11-30 with 24 changed partitions of 64, in the third refresh in a row, which merges deltas; the
-# first one sends 25 for a change. It also reads some files to check them.
+# A refresh's: counted 2026-11-30 with 24 changed partitions of 64, in the third refresh in a row, which merges deltas;
+# the first one sends 25 for a change. It also reads some files to check them.
 REQUESTS_OF_A_REFRESH, REQUESTS_OF_A_CHANGE = 340, 33
 PUTS_OF_A_REFRESH, PUTS_OF_A_CHANGE = 46, 6
-# The catalogue's: for each changed partition, and times the changed records; both weeks of tests.benchmarks.speed.deltas
-# fit to these, with 2.5 and with 10 changes in a partition and hour.
+# The catalogue's: for each changed partition, and times the changed records. Both weeks of
+# tests.benchmarks.speed.deltas fit to these, with 2.5 and with 10 changes in a partition and hour.
 BYTES_OF_A_CHANGE, RECORD_TIMES = 2_600, 8
 REQUEST_SECONDS = 0.015  # assumed; the requests of a partition come one after another
 PUT, GET = 5e-6, 4e-7  # dollars a request; half of all are taken to be PUT or LIST

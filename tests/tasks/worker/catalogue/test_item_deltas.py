@@ -41,6 +41,16 @@ def records(world: World, ref: CatalogueRef) -> list[tuple[Any, ...]]:
         return sorted(database.sql(" UNION ALL ".join(queries)).fetchall(), key=lambda row: row[0])
 
 
+def agree(world: World, made: CatalogueRef, expected: CatalogueRef) -> None:
+    deleted = (read_manifest(world.store, ref.prefix).facts["deleted"] for ref in (made, expected))
+    assert next(deleted) == next(deleted)
+    assert world.items(made) == world.items(expected)
+    assert records(world, made) == records(world, expected)
+    for named, others in ((["i3", "e4", "none"], 40), ([], 10**6)):
+        chosen = (choose(world.store, ref, named, others, list(FEATURES)) for ref in (made, expected))
+        assert next(chosen).equals(next(chosen))
+
+
 def written(world: World, ref: CatalogueRef) -> int:
     return sum(entry.bytes for entry in read_manifest(world.store, ref.prefix).files if entry.at is None)
 
@@ -93,18 +103,13 @@ def test_each_step_holds_what_a_catalogue_made_at_once_holds(world: World, seed:
         found = read_manifest(world.store, made.prefix)
         deepest = max(deepest, *(len(layers) for layers in layers_of(found).values()))
         if step % 6 == 5:
-            expected = at_once(world, history.sources, monkeypatch)
-            assert (made.items, found.facts["deleted"]) == (
-                expected.items,
-                read_manifest(world.store, expected.prefix).facts["deleted"],
-            )
-            assert world.items(made) == world.items(expected)
-            assert records(world, made) == records(world, expected)
-            for named, others in ((["i3", "e4", "none"], 40), ([], 10**6)):
-                tables = (choose(world.store, ref, named, others, list(FEATURES)) for ref in (made, expected))
-                assert next(tables).equals(next(tables))
+            agree(world, made, at_once(world, history.sources, monkeypatch))
     assert 2 < deepest <= 1 + MOST_DELTAS, "some steps lay a delta over another one"
     assert world.build(*history.sources, bases=(made,), settings=SETTINGS) == made
+    history.sources.append(world.rows(*({"id": f"n{number}", "text": "new", "day": 1} for number in range(3000))))
+    split = world.build(*history.sources, bases=(made,), settings=SETTINGS)
+    assert split.partitions > made.partitions
+    agree(world, split, at_once(world, history.sources, monkeypatch))
 
 
 def test_a_step_writes_its_changes_alone(world: World):
