@@ -97,10 +97,10 @@ $(PEERS): $(INSTALLED)
 
 # Speed and memory compared with sentence-transformers, and a step on XLA compared with one without.
 # REVIEWS is the path of a reviews file, see docs/benchmarks.md. OMP_PROC_BIND: the stages bind their threads too.
-# With NAME=host, pairs per second of the host alone, without the peers. With NAME=refresh, the cost of a refresh for one
-# new item: make bench NAME=refresh ITEMS='20000 1000000'. With NAME=deltas, the bytes that refreshes write; with
-# NAME=publishing, the seconds of publications after refreshes; with NAME=exports, one query by each export; with
-# NAME=validate, microseconds of a row.
+# With NAME=host, pairs per second of the host alone, without the peers; with NAME=infer_host, texts per second. With
+# NAME=refresh, the cost of a refresh for one new item: make bench NAME=refresh ITEMS='20000 1000000'. With NAME=deltas,
+# the bytes that refreshes write; with NAME=publishing, the seconds of publications after refreshes; with NAME=exports,
+# one query by each export; with NAME=validate, microseconds of a row.
 NAME ?=
 ifeq ($(NAME),)
 bench: install $(PEERS)
