@@ -16,10 +16,10 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.workspace import CATALOGUE, FEED, SPAN, VECTORS, kind_of
 from tasks.data.rows import SPAN_KIND
 from tasks.data.span_versions import list_spans
-from tasks.erase.files import emptied, ids_sha256, new_manifest, without_rows
+from tasks.erase.files import emptied, ids_sha256, lowest_files, new_manifest, without_rows
 from tasks.erase.handling import HANDLING, Part
-from tasks.erase.records import Journal, NewFile, Trained
-from tasks.erase.survey import Changing, Survey
+from tasks.erase.records import Journal, Trained
+from tasks.erase.survey import Survey
 from tasks.erase.text import Redaction, changed_page, changed_record
 from tasks.erase.wanted import Wanted
 from tasks.foundation.clock import now
@@ -50,8 +50,12 @@ def plan_changes(
     files = dict(before.files) if before is not None else {}
     sha256 = dict(before.sha256) if before is not None else {}
     counts = dict(before.counts) if before is not None else {}
+    below = lowest_files(survey.manifests)
     for each in survey.parquet:
-        files[sha256_of(store.local(each.key))] = _without(store, each, wanted, scratch / "planned.parquet")
+        new = without_rows(store.local(each.key), to := scratch / "planned.parquet", wanted, each.span)
+        if emptied(each.kind, to) and each.key not in below:
+            new = new.model_copy(update={"sha256": "", "bytes": 0})
+        files[sha256_of(store.local(each.key))] = new
         if each.kind is VECTORS:  # of a folder without a manifest, its note alone has the checksum of its ids
             before_and_after = ids_sha256([store.local(each.key)], None), ids_sha256([store.local(each.key)], wanted)
             sha256.update([before_and_after])
@@ -84,11 +88,6 @@ def plan_changes(
         trained=before.trained if before is not None else trained,
     )
     return Work(journal, manifests)
-
-
-def _without(store: Store, each: Changing, wanted: Wanted, to: Path) -> NewFile:
-    new = without_rows(store.local(each.key), to, wanted, each.span)
-    return new.model_copy(update={"sha256": "", "bytes": 0}) if emptied(each.kind, to) else new
 
 
 def change_derived(store: Store, survey: Survey, work: Work, wanted: Wanted, scratch: Path) -> None:

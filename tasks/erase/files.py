@@ -79,6 +79,21 @@ def emptied(kind: Kind, path: Path) -> bool:
     return kind in (CATALOGUE, VECTORS) and pq.read_metadata(path).num_rows == 0
 
 
+def lowest_files(manifests: Mapping[str, tuple[Kind, Manifest]]) -> set[str]:
+    """Return the keys of files with a delta above them: these stay, also without rows.
+
+    Args:
+        manifests: by folder.
+    """
+    return {
+        layers[0].key(prefix)
+        for prefix, (kind, manifest) in manifests.items()
+        if kind in (CATALOGUE, VECTORS)
+        for layers in layers_of(manifest).values()
+        if len(layers) > 1
+    }
+
+
 def _like(table: pa.Table, wanted: Wanted) -> np.ndarray:
     """Return bool (rows,): True for a row that is left out since it is like a row that goes."""
     if LIKE_ROW not in table.schema.names:

@@ -11,10 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.store.base import sha256_of
-from infra.store.manifest import FileEntry, Manifest
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import FileEntry, Manifest, read_manifest, seal
 from tasks.contracts.workspace import CATALOGUE, VECTORS
+from tasks.data.layers import layers_of
 from tasks.data.rows import CONTENT, DELETED, ITEM_ID, VECTOR, deleted_name, delta_name, part_name
+from tasks.erase.change import plan_changes
 from tasks.erase.files import new_manifest, without_rows
+from tasks.erase.survey import Changing, Survey
 from tasks.erase.wanted import Wanted
 
 
@@ -91,3 +95,19 @@ def test_an_item_of_a_catalogue_is_counted_by_its_newest_file(tmp_path: Path, it
     }
     made = new_manifest(CATALOGUE, manifest, changed, {}, {}, wanted, lambda entry: tmp_path / entry.name)
     assert (made.facts["items"], made.facts["deleted"]) == (live, deleted)
+
+
+def test_a_file_below_a_delta_stays_without_rows(tmp_path: Path):
+    """Else the manifest would name a delta over no file, which readers take for damage."""
+    store, prefix = DirectoryStore(tmp_path / "workspace"), "catalogue/x"
+    folder = store.path(prefix)
+    folder.mkdir(parents=True)
+    files = items_of(folder / part_name(0), a=False), items_of(folder / delta_name(0, 1, "1" * 64), b=False)
+    facts = {"items": 2, "deleted": 0, "partitions": 1}
+    seal(store, prefix, files, "catalogue", facts, version=2)
+    changing = [Changing(f"{prefix}/{part_name(0)}", CATALOGUE, None, 1)]
+    survey = Survey(parquet=changing, manifests={prefix: (CATALOGUE, read_manifest(store, prefix))})
+    work = plan_changes(store, survey, Wanted(ITEM_ID, "a"), tmp_path, None, ())
+    after = work.manifests[prefix].after
+    assert [len(layers) for layers in layers_of(after).values()] == [2]
+    assert after.facts["items"] == 1
