@@ -1,8 +1,9 @@
 """The files of a partition: of vectors a shard, of a catalogue the live items; and deltas over it with later changes.
 
-This file alone decides which row of an item counts: the one in the newest file that names it. A delta of vectors names
-a removed item by a row without content, one of a catalogue by `deleted`. All readers get each live item of a partition
-once, by item id, as if all were written anew, so that no answer depends on the number of files.
+One rule decides which row of an item counts: the one in the newest file that names it. It is here, and in SQL in
+`from_catalogue`, which reads more items than fit in memory. A delta of vectors names a removed item by a row without
+content, one of a catalogue by `deleted`. All readers get each live item of a partition once, by item id, as if all were
+written anew, so that no answer depends on the number of files.
 
 A refresh adds a delta with its changes, and merges it with older ones by `layers_below`. So N changes of a partition
 are written about log2(N) times before they are merged with the shard, and a partition has few files.

@@ -141,6 +141,12 @@ def find_changes(
     return {number for (number,) in lost.fetchall()}
 
 
+def _lost_items(database: duckdb.DuckDBPyConnection, number: int, partitions: int) -> pa.Array:
+    """Return the ids of a partition's lost items."""
+    query = f"SELECT {ITEM_ID} FROM {LOST} WHERE md5_number_lower({ITEM_ID}) % {partitions} = {number}"
+    return database.sql(query).to_arrow_table()[ITEM_ID].combine_chunks()
+
+
 def changed_records(
     versions: Sequence[Versions], every: Iterator[Source], types: Mapping[str, str], partitions: int
 ) -> Iterator[str]:
@@ -227,15 +233,15 @@ def _built(
                 if kept is not None and records is None and number not in lost:
                     entries += kept.named(number)
                     continue
-                changed = LOST if number in lost else None
+                gone_ids = _lost_items(database, number, count) if number in lost else pa.array([], pa.string())
                 if kept is not None:
-                    delta = write_delta(database, kept, features, number, records, changed, Path(scratch))
+                    delta = write_delta(database, kept, features, number, records, gone_ids, Path(scratch))
                     if delta is not None:
                         entries += _placed(target, delta)
                         items, deleted = items + delta.items, deleted + delta.deleted
                         remove(Path(scratch), number)
                         continue
-                    records, live, gone = kept.merged(database, records, number, changed)
+                    records, live, gone = kept.merged(database, records, number, gone_ids)
                     items, deleted = items - live, deleted - gone
                 for entry, live, gone in _merge(database, target, features, number, records):
                     entries.append(entry)

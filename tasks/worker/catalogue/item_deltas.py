@@ -6,7 +6,7 @@ these items alone are merged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,13 +49,13 @@ class ItemDelta(NamedTuple):
 
 def write_delta(
     database: duckdb.DuckDBPyConnection, kept: Kept, features: Sequence[str], number: int, added: pa.Table | None,
-    lost: str | None, folder: Path,
+    lost: pa.Array, folder: Path,
 ) -> ItemDelta | None:  # fmt: skip
     """Write the delta of a partition to the folder; None: too much changes, so the partition is to be written whole.
 
     Args:
         added: records of new sources.
-        lost: query for the ids of items, of all partitions, whose earlier records do not count.
+        lost: ids of its items whose earlier records do not count.
 
     Raises:
         DamagedBase: a file of the earlier partition is missing or damaged.
@@ -64,12 +64,11 @@ def write_delta(
         return None
     layers, paths, named = kept.layers[number], kept.paths(number), kept.named(number)
     lowest = [entry for entry in named if entry.name in (part_name(number), deleted_name(number))]
-    gone_ids = _of_partition(database, lost, number, kept.partitions)
-    touched = pc.unique(pa.concat_arrays([gone_ids, *([] if added is None else added[ITEM_ID].chunks)]))
+    touched = pc.unique(pa.concat_arrays([lost, *([] if added is None else added[ITEM_ID].chunks)]))
     if len(touched) > DELTA_SHARE * sum(pq.read_metadata(paths[entry.name]).num_rows for entry in lowest):
         return None
     before = _records(paths, touched, features)
-    now = _merged(database, before.filter(pc.invert(pc.is_in(before[ITEM_ID], value_set=gone_ids))), added, features)
+    now = _merged(database, before.filter(pc.invert(pc.is_in(before[ITEM_ID], value_set=lost))), added, features)
     gone, there = (int(pc.sum(each[DELETED]).as_py() or 0) for each in (before, now))
     items, deleted = (now.num_rows - there) - (before.num_rows - gone), there - gone
     rows = _differing(database, before, now)
@@ -92,28 +91,20 @@ def write_delta(
     return ItemDelta(path, FileEntry(name=name, bytes=path.stat().st_size, sha256=sha256), below, items, deleted)
 
 
-def _of_partition(database: duckdb.DuckDBPyConnection, lost: str | None, number: int, partitions: int) -> pa.Array:
-    if lost is None:
-        return pa.array([], pa.string())
-    query = f"SELECT {ITEM_ID} FROM {lost} WHERE md5_number_lower({ITEM_ID}) % {partitions} = {number}"
-    return database.sql(query).to_arrow_table()[ITEM_ID].combine_chunks()
-
-
-def _records(paths: dict[str, Path], item_ids: pa.Array, features: Sequence[str]) -> pa.Table:
+def _records(paths: Mapping[str, Path], item_ids: pa.Array, features: Sequence[str]) -> pa.Table:
     """Return the records of items in a partition, deleted ones too.
 
     Args:
         paths: its files by name, the newest last.
     """
     columns, found = [ITEM_ID, TEXT, *features, UPDATED_AT, CONTENT, FEED_AT, DELETED], list[pa.Table]()
-    for name in reversed(paths):
-        table = pq.read_table(paths[name])
+    for path in paths.values():
+        table = pq.read_table(path)
         if DELETED not in table.column_names:
             table = table.append_column(DELETED, pa.repeat(False, table.num_rows))
-        table = table.filter(pc.is_in(table[ITEM_ID], value_set=item_ids))
-        item_ids = item_ids.filter(pc.invert(pc.is_in(item_ids, value_set=table[ITEM_ID].combine_chunks())))
-        found.append(table.filter(table[DELETED].is_valid()).select(columns))
-    return pa.concat_tables(found)
+        found.append(table.filter(pc.is_in(table[ITEM_ID], value_set=item_ids)).select(columns))
+    newest_rows = merged(found)
+    return newest_rows.filter(newest_rows[DELETED].is_valid())
 
 
 def _merged(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,12 +130,12 @@ class Kept(NamedTuple):
         return mine.named_from(self.prefix) if mine is not None and mine.sha256 == entry.sha256 else None
 
     def merged(
-        self, database: duckdb.DuckDBPyConnection, added: pa.Table | None, number: int, lost: str | None
+        self, database: duckdb.DuckDBPyConnection, added: pa.Table | None, number: int, lost: pa.Array
     ) -> tuple[pa.Table, int, int]:
         """Return the records of a partition with the added ones, and its earlier numbers of live and deleted items.
 
         Args:
-            lost: query for the ids of items whose earlier records do not count.
+            lost: ids of its items whose earlier records do not count.
 
         Raises:
             DamagedBase: the earlier partition is missing or damaged.
@@ -143,17 +143,12 @@ class Kept(NamedTuple):
         if not (paths := self.paths(number)):
             assert added is not None
             return added, 0, 0
-        earlier = self.records(database, paths)
+        queries = (records_of(source, self.types, self.partitions) for source in from_catalogue(paths))
+        earlier = database.sql(" UNION ALL ".join(queries)).to_arrow_table()
         gone = int(pc.sum(earlier[DELETED]).as_py() or 0)
-        stay = earlier if lost is None else self.records(database, paths, f"{ITEM_ID} NOT IN {lost}")
+        stay = earlier.filter(pc.invert(pc.is_in(earlier[ITEM_ID], value_set=lost)))
         records = stay if added is None else pa.concat_tables([stay, added.cast(stay.schema)])
         return records, earlier.num_rows - gone, gone
-
-    def records(self, database: duckdb.DuckDBPyConnection, paths: Mapping[str, Path], where: str = "true") -> pa.Table:
-        """Return the records of a partition from its local files, of some items alone."""
-        queries = (records_of(source, self.types, self.partitions) for source in from_catalogue(paths))
-        every = " UNION ALL ".join(f"SELECT * FROM ({query}) WHERE {where}" for query in queries)
-        return database.sql(every).to_arrow_table()
 
 
 def whole(store: Store, base: CatalogueRef) -> Iterator[Source]:

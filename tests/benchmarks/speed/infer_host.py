@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def measure(sheet: Sheet, width: int, items: int, tokens: int) -> None:
-    """Add the rate of a catalogue of so many items."""
+    """Add the rate at this width, over a catalogue with this number of items."""
     config = tiny_config(
         f"model.scratch={{vocab_size: 400, hidden_size: {width}, layers: 1, attention_heads: 2, intermediate_size: 64, "
         "max_tokens: 128}",

@@ -79,7 +79,7 @@ class Shop:
             self.items[f"i{each:05d}"] = f"item {each} in {number}"
 
     def catalogue(self, over: Release | None) -> CatalogueRef:
-        """Build the catalogue of the items as they are now: that of a release, and a feed of what has changed since."""
+        """Build the catalogue of the items on the one of a release, by a feed of the items that differ from it."""
         feeds, before = self._built[over.catalogue.prefix] if over else ((), {})
         changed = sorted(item for item, text in self.items.items() if before.get(item) != text)
         gone = sorted(before.keys() - self.items.keys())
