@@ -7,6 +7,7 @@ Before each text is a prompt: one for all rows, or one per entity type or locale
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,10 +113,30 @@ def tokenize(
     """
     tokenizer.enable_truncation(max_length=max_tokens)
     prompts = itertools.repeat(prompt, len(texts)) if isinstance(prompt, str) else prompt
-    prompted = [each + text for each, text in zip(prompts, texts, strict=True)]
-    lists = [encoding.ids for encoding in tokenizer.encode_batch_fast(prompted)]
+    lists = _encode(tokenizer, [each + text for each, text in zip(prompts, texts, strict=True)])
     tokenizer.no_truncation()  # otherwise the limit would be saved with the next checkpoint
     offsets = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-    flat = np.concatenate([np.asarray(ids, dtype=np.int32) for ids in lists]) if lists else np.zeros(0, dtype=np.int32)
-    return TokenLists(flat, offsets, pad)
+    return TokenLists(np.fromiter(itertools.chain.from_iterable(lists), np.int32), offsets, pad)
+
+
+def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of each text.
+
+    BERT's normalizer takes 40% of the library's time. All it does to printable ASCII is to lower its case: such texts
+    are lowered here, apart from those with an added token (`[SEP]`), which the library finds before it normalizes.
+    """
+    normalizer = tokenizer.normalizer
+    if not (isinstance(normalizer, BertNormalizer) and normalizer.lowercase):
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]
+    added = [normalizer.normalize_str(token.content) for token in tokenizer.get_added_tokens_decoder().values()]
+    has_added = re.compile("|".join(map(re.escape, added)) or "(?!)").search
+    lowered = [text.lower() if text.isascii() and text.isprintable() else None for text in texts]
+    lowered = [None if text is None or has_added(text) else text for text in lowered]
+    others = iter(tokenizer.encode_batch_fast([text for text, low in zip(texts, lowered, strict=True) if low is None]))
+    tokenizer.normalizer = None  # type: ignore[assignment]
+    try:
+        plain = iter(tokenizer.encode_batch_fast([low for low in lowered if low is not None]))
+    finally:
+        tokenizer.normalizer = normalizer
+    return [next(others if low is None else plain).ids for low in lowered]

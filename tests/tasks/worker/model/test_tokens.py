@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.normalizers import BertNormalizer
 
 from tasks.foundation.errors import ConfigError
 from tasks.worker.model.tokens import SPECIAL_TOKENS, TokenLists, load_tokenizer, tokenize, train_tokenizer
@@ -57,6 +59,52 @@ def test_tokenize_cuts_to_the_limit_and_keeps_the_end_mark():
     assert tokens.ids[tokens.offsets[1] - 1] == 3
     assert tokens.lengths[2] == 2, "an empty text is its two marks"
     assert tokenizer.to_str() == before, "a limit that stayed would be saved with the next checkpoint"
+
+
+# Letters in both cases, marks of other languages, control characters, and tokens that the library finds before it
+# lowers a text, or only after.
+PIECES = [
+    "Red ",
+    "LAMP",
+    "stühle",
+    "İ",
+    "灯",
+    "e\u0301",
+    "\t",
+    "\x00",
+    "\x7f",
+    "[SEP]",
+    "[sep]",
+    "[",
+    "sep]",
+    "<S>",
+    "<s>",
+    "!",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Tokenizer]:
+    """One as trained here, and ones as pretrained folders have them."""
+    found = {name: train_tokenizer(iter(TEXTS), 100) for name in ("trained", "more tokens", "cased", "none")}
+    found["more tokens"].add_tokens(["<s>", "LAMPS", AddedToken("Éclair", normalized=True)])
+    found["cased"].normalizer = BertNormalizer(lowercase=False)
+    found["none"].normalizer = None  # type: ignore[assignment]
+    return found
+
+
+@pytest.mark.parametrize("name", ["trained", "more tokens", "cased", "none"])
+@given(st.lists(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=6).map("".join), max_size=6))
+@example(["eclair", "LAMPS lamps", "a [SEP] b", "a [sep] b", "<S><s>"])
+def test_any_text_gets_the_librarys_own_tokens(tokenizers: dict[str, Tokenizer], name: str, texts: list[str]):
+    tokenizer = tokenizers[name]
+    before = tokenizer.to_str()
+    tokens = tokenize(tokenizer, texts, 64, pad=0)
+    tokenizer.enable_truncation(64)
+    expected = [tokenizer.encode(text).ids for text in texts]
+    tokenizer.no_truncation()
+    assert [ids.tolist() for ids in np.split(tokens.ids, tokens.offsets[1:-1])][: len(texts)] == expected
+    assert tokenizer.to_str() == before
 
 
 def test_no_texts_give_no_tokens():
