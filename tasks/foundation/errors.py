@@ -194,7 +194,7 @@ def classify(error: BaseException) -> FailureClass:
         return FailureClass.DISK
     if any(sign in text for sign in _NO_SPACE):
         return FailureClass.DISK
-    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+    if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
         return FailureClass.STORE
     if any(sign in text for sign in _UNREACHABLE_SIGNS):
         return FailureClass.STORE
@@ -229,11 +229,13 @@ _GIB = 2**30
 
 
 def message_of(error: BaseException, workspace: str = "") -> str:
-    """Return an error's message; for an error of class DISK without a remedy, add the disk and a remedy.
+    """Return an error's message; for an error of class DISK, or a missing permission, without a remedy, add a remedy.
 
     Args:
         workspace: URI; the disk of a workspace in a directory is checked too.
     """
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return f"{error.filename}: this user may not read or write it; change its permissions, or use another folder"
     if isinstance(error, StageError) or classify(error) is not FailureClass.DISK:
         return str(error)
     said = " ".join(str(error).split())

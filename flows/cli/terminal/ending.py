@@ -89,23 +89,16 @@ _timer: threading.Timer | None = None
 
 def explain(error: Exception) -> int:
     """Print an error to standard error; return the exit code of its class."""
-    # A missing permission counts as an error of the store.
-    failure = FailureClass.STORE if isinstance(error, PermissionError) else classify(error)
+    failure = classify(error)
     known = isinstance(error, StageError) or failure is not FailureClass.CODE
     if isinstance(sys.stderr, JsonStream):
-        sys.stderr.log(_sentence(error), logging.ERROR, None if known else error, failure=failure)
+        sys.stderr.log(_shown(message_of(error)), logging.ERROR, None if known else error, failure=failure)
     elif known:
-        print(f"{failure}: {_sentence(error)}", file=sys.stderr)
+        print(f"{failure}: {_shown(message_of(error))}", file=sys.stderr)
     else:
         print(_shown("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         print(f"{failure}: {type(error).__name__}: {_shown(str(error))} ({POLICIES[failure].meaning})", file=sys.stderr)
     return POLICIES[failure].exit_code
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, PermissionError) and error.filename is not None:
-        return f"{error.filename}: this user may not read or write it; change its permissions, or use another folder"
-    return _shown(message_of(error))
 
 
 def _shown(message: str) -> str:

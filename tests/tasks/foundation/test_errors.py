@@ -78,6 +78,7 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
         (OSError(errno.EDQUOT, "Disk quota exceeded"), FailureClass.DISK),
         (OSError(errno.EROFS, "Read-only file system"), FailureClass.DISK),
         (OSError(errno.EIO, "Input/output error"), FailureClass.STORE),
+        (PermissionError(errno.EACCES, "Permission denied", "/tmp/scratch"), FailureClass.STORE),
         (OSError(errno.ESTALE, "Stale file handle"), FailureClass.STORE),
         (OSError(errno.ETIMEDOUT, "Connection timed out", "/w/releases/CURRENT"), FailureClass.STORE),
         (OSError(errno.ENOLCK, "No locks available"), FailureClass.STORE),
@@ -163,6 +164,11 @@ def test_the_disk_that_is_full_is_named(monkeypatch, full, error, said, unsaid):
     assert message.startswith(f"{error}: ")
     assert re.search(said, message)
     assert not re.search(unsaid, message)
+
+
+def test_a_missing_permission_names_the_file_and_the_way_out():
+    said = "/w/a: this user may not read or write it; change its permissions, or use another folder"
+    assert message_of(PermissionError(errno.EACCES, "Permission denied", "/w/a")) == said
 
 
 def test_an_error_after_somebody_deleted_the_temporary_folder_is_the_machines(tmp_path: Path) -> None:
