@@ -205,7 +205,7 @@ def gates(verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
         return ()
     rows = [(gate_name(v), answered(v), v.severity, v.sentence, v.over or NONE) for v in verdicts]
     caption = "Quality gates; a critical one that refuses stops the release"
-    return (table(caption, ("gate", "verdict", "severity", "~in words", "~over"), rows),)
+    return (table(caption, ("~gate", "verdict", "severity", "~in words", "~over"), rows),)
 
 
 def answered(verdict: Verdict) -> Cell:
