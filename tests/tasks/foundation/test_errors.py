@@ -79,6 +79,10 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
         (OSError(errno.EROFS, "Read-only file system"), FailureClass.DISK),
         (OSError(errno.EIO, "Input/output error"), FailureClass.STORE),
         (PermissionError(errno.EACCES, "Permission denied", "/tmp/scratch"), FailureClass.STORE),
+        (
+            PermissionError(errno.EPERM, "Operation not permitted"),
+            FailureClass.CODE,
+        ),  # a system call that is not allowed
         (OSError(errno.ESTALE, "Stale file handle"), FailureClass.STORE),
         (OSError(errno.ETIMEDOUT, "Connection timed out", "/w/releases/CURRENT"), FailureClass.STORE),
         (OSError(errno.ENOLCK, "No locks available"), FailureClass.STORE),
