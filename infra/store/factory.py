@@ -150,7 +150,8 @@ def _try_operations(root: Path) -> None:
         failure = classify(error)
         if failure is FailureClass.DISK:
             raise
-        kind = StoreError if failure is FailureClass.STORE else ConfigError
+        lacks = failure is not FailureClass.STORE or error.errno == errno.EPERM  # EPERM: by some that lack it
+        kind = ConfigError if lacks else StoreError
         raise kind(_lacks(root, does, error)) from error
 
 

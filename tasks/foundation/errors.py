@@ -194,7 +194,7 @@ def classify(error: BaseException) -> FailureClass:
         return FailureClass.DISK
     if any(sign in text for sign in _NO_SPACE):
         return FailureClass.DISK
-    if isinstance(error, OSError) and error.errno in (*_UNREACHABLE, errno.EACCES):
+    if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
         return FailureClass.STORE
     if any(sign in text for sign in _UNREACHABLE_SIGNS):
         return FailureClass.STORE

@@ -108,6 +108,8 @@ def tokenize(
 ) -> TokenLists:
     """Return token ids, truncated to `max_tokens` including special tokens.
 
+    Not for several threads at once: meanwhile the tokenizer has a limit, and no normalizer.
+
     Args:
         prompt: put before each text; a list has one prompt per text.
     """

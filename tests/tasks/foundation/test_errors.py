@@ -79,7 +79,7 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
         (OSError(errno.EROFS, "Read-only file system"), FailureClass.DISK),
         (OSError(errno.EIO, "Input/output error"), FailureClass.STORE),
         (PermissionError(errno.EACCES, "Permission denied", "/tmp/scratch"), FailureClass.STORE),
-        (PermissionError(errno.EPERM, "a system call that is not allowed"), FailureClass.CODE),
+        (PermissionError(errno.EPERM, "Operation not permitted", "/w/immutable"), FailureClass.STORE),
         (OSError(errno.ESTALE, "Stale file handle"), FailureClass.STORE),
         (OSError(errno.ETIMEDOUT, "Connection timed out", "/w/releases/CURRENT"), FailureClass.STORE),
         (OSError(errno.ENOLCK, "No locks available"), FailureClass.STORE),
